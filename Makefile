@@ -1,0 +1,41 @@
+# The two commands are `make demo` and `make test`; both do all their own set-up (tools/setup.sh).
+VENV ?= .venv
+BIN := $(VENV)/bin
+DISTS := core testkit $(wildcard plugins/*/*)
+RUN_DIR ?= runs/quickstart
+
+.PHONY: demo test lint bench bench-quickstart soak wheels clean setup
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: constraints.txt tools/setup.sh $(addsuffix /pyproject.toml,$(DISTS))
+	bash tools/setup.sh $(VENV) $(DISTS)
+
+demo: setup
+	$(BIN)/composer-run train $(if $(wildcard $(RUN_DIR)/config.json),--resume $(RUN_DIR),examples/quickstart/run.toml --run-dir $(RUN_DIR))
+	$(BIN)/composer-run show $(RUN_DIR)
+
+test: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(wildcard core/src/* testkit/src/* plugins/*/*/src/*)
+	$(BIN)/lint-imports
+
+bench: setup
+	for script in benchmarks/[a-z]*.py; do case $$script in */quickstart.py) ;; *) $(BIN)/python $$script || exit 1 ;; esac; done
+
+bench-quickstart: setup
+	$(BIN)/python benchmarks/quickstart.py
+
+soak: setup
+	COMPOSER_SOAK=1 $(BIN)/python -m pytest -m "soak or not soak" $(PYTEST_ARGS)
+
+wheels: setup
+	rm -rf build/wheels && mkdir -p build/wheels
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels $(addprefix ./,$(DISTS))
+
+clean:
+	rm -rf $(VENV) build
