@@ -1,0 +1,115 @@
+"""`check`: everything that can be found wrong before anything is built, and with probing, what a machine cannot do.
+
+Settings that need something of another component name the capability; a record declares what its component may do, a
+probe what it can do here. Both are errors when unmet: a setting is never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from composer_core.assembly import Assembly
+from composer_core.capabilities import unknown
+from composer_core.config import RlStage, RunConfig, SftStage
+from composer_core.errors import CheckError
+from composer_core.hookspecs import Problem
+from composer_core.plugins import Plugins
+from composer_core.scoring import excess_of_auxiliaries
+
+
+def needs_of(config: RunConfig) -> list[tuple[str, str, str]]:
+    """(kind, capability, the setting that needs it)."""
+    needs = []
+    rl = [choice.stage for choice in config.stages if isinstance(choice.stage, RlStage)]
+    if rl:
+        needs += [("samplers", "sampler.logprobs", "an rl stage"), ("samplers", "sampler.versions", "an rl stage")]
+    if any(stage.max_staleness > 0 for stage in rl):
+        needs.append(("samplers", "sampler.swaps", "max_staleness > 0"))
+    if config.deterministic:
+        needs.append(("samplers", "sampler.deterministic", "deterministic"))
+        needs.append(("trainers", "trainer.deterministic", "deterministic"))
+    return needs
+
+
+def problems_of(assembly: Assembly, plugins: Plugins) -> list[Problem]:
+    """All problems of a run; configuration that cannot even be structured raises ConfigError instead."""
+    view = assembly.view()
+    return [*_capabilities(assembly), *_samplers(assembly.config), *_rewards(assembly), *plugins.check(view)]
+
+
+def _capabilities(assembly: Assembly) -> Iterator[Problem]:
+    for kind, capability, why in needs_of(assembly.config):
+        entry = assembly.entry(kind)
+        if entry and capability not in entry.spec.capabilities:
+            yield Problem(
+                where=f"{kind[:-1]}.use",
+                message=f"{entry.id} does not offer {capability}, which {why} needs",
+                fix=f"choose another component of kind {kind}",
+            )
+    for entry in assembly.registry:
+        for name in unknown(entry.spec.capabilities):
+            yield Problem(where=entry.id, message=f"declares an unknown capability {name!r}")
+
+
+def _samplers(config: RunConfig) -> Iterator[Problem]:
+    names = {"policy", *config.samplers}
+    if "policy" in config.samplers:
+        yield Problem(where="samplers.policy", message="'policy' names the sampler of the run itself")
+    for choice in config.stages:
+        if isinstance(choice.stage, SftStage) and choice.stage.sampler not in names:
+            where = f"stages.{choice.stage.name}.sampler"
+            yield Problem(where=where, message=f"no sampler {choice.stage.sampler!r}", fix="add it to [samplers]")
+    used = {c.stage.sampler for c in config.stages if isinstance(c.stage, SftStage)}
+    for set_ in config.evaluations:
+        used.add(set_.sampler)
+        if set_.sampler not in names:
+            where = f"evaluations.{set_.name}.sampler"
+            yield Problem(where=where, message=f"no sampler {set_.sampler!r}", fix="add it to [samplers]")
+    for name in sorted(set(config.samplers) - used):
+        yield Problem(where=f"samplers.{name}", message="no stage or evaluation uses this sampler", fix="remove it")
+
+
+def _rewards(assembly: Assembly) -> Iterator[Problem]:
+    rewards = assembly.get("rewards")
+    outcomes = [reward for reward in rewards if reward.spec.outcome]
+    graded = any(isinstance(choice.stage, RlStage) for choice in assembly.config.stages) or assembly.config.evaluations
+    if graded and len(outcomes) != 1:
+        yield Problem(
+            where="rewards",
+            message=f"{len(outcomes)} rewards decide the verdict; exactly one must",
+            fix="choose one with outcome=True, such as hidden-tests/hidden-tests",
+        )
+    excess = excess_of_auxiliaries(rewards)
+    if outcomes and excess >= 0:
+        yield Problem(
+            where="rewards",
+            message=f"auxiliary rewards can outweigh the outcome by {excess:.3g}",
+            fix="lower their weights until the sum of |weight| x range is below the outcome's weight",
+        )
+    for reward in rewards:
+        low, high = reward.spec.range
+        if not (float("-inf") < low < high < float("inf")):
+            yield Problem(where=reward.id, message=f"range {reward.spec.range} is not finite and increasing")
+
+
+async def probe(assembly: Assembly) -> list[Problem]:
+    """What the chosen sandbox declares and cannot do here."""
+    entry = assembly.entry("sandboxes")
+    if entry is None:
+        return []
+    found = await assembly.get("sandboxes").probe()
+    return [
+        Problem(where="sandbox.use", message=f"{entry.id} cannot offer {name} on this machine")
+        for name in sorted(entry.spec.capabilities - found)
+    ]
+
+
+def refuse(problems: list[Problem], where: str) -> None:
+    """Raise all problems as one error.
+
+    Raises:
+        CheckError: there is at least one.
+    """
+    if problems:
+        lines = [f"{p.where}: {p.message}" + (f" (fix: {p.fix})" if p.fix else "") for p in problems]
+        raise CheckError(f"{len(problems)} problems in {where}\n  - " + "\n  - ".join(lines))

@@ -1,0 +1,119 @@
+"""`composer-run`: a lazy click group. A command's module is imported when it runs; its help line is stored here.
+
+Commands of plugins are entry points of the group `composer.commands`, read as metadata and imported when called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+from typing import Any
+
+import click
+from attrs import define
+
+from composer_core.errors import ComposerError, RunInterrupted
+
+COMMANDS = {
+    "train": "Run the stages of a run file, or resume a run.",
+    "eval": "Evaluate the policy of a run file or a run folder.",
+    "check": "Say what a run file would do, and what is wrong with it.",
+    "validate": "Grade the gold answer, nothing, and every exploit of each task.",
+    "plugins": "List plugins and their components.",
+    "show": "A run, or one trace of it, as a page of text.",
+}
+COMMAND_GROUP = "composer.commands"
+
+
+@define
+class Options:
+    """What the group's options hold for every command."""
+
+    plugins: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+    debug: bool = False
+
+
+class LazyGroup(click.Group):
+    """Lists commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *sorted(entry.name for entry in _extra())]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in COMMANDS:
+            found: click.Command = import_module(f"composer_core.commands.{name}").command
+            return found
+        for entry in _extra():
+            if entry.name == name:
+                loaded: click.Command = entry.load()
+                return loaded
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [*COMMANDS.items(), *((entry.name, f"from {entry.value}") for entry in _extra())]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        from composer_core.errors import did_you_mean
+
+        name = args[0]
+        if not name.startswith("-") and name not in self.list_commands(ctx):
+            ctx.fail(f"no command {name!r}: {did_you_mean(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+def _extra() -> list[metadata.EntryPoint]:
+    return [entry for entry in metadata.entry_points(group=COMMAND_GROUP) if entry.name not in COMMANDS]
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from composer_core import __version__
+
+        click.echo(f"composer-run {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--plugins", default="", metavar="A,B", help="Load these plugins beside the run file's.")
+@click.option("-p", "switches", multiple=True, metavar="no:NAME", help="Block a plugin.")
+@click.option(
+    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
+)
+@click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
+@click.pass_context
+def group(ctx: click.Context, plugins: str, switches: tuple[str, ...], debug: bool) -> None:
+    """Train coding agents with reinforcement learning; everything is a plugin."""
+    blocked = []
+    for switch in switches:
+        if not switch.startswith("no:") or len(switch) == 3:
+            raise click.BadParameter(f"expected no:NAME, found {switch!r}", param_hint="-p")
+        blocked.append(switch[3:])
+    names = tuple(name.strip() for name in plugins.split(",") if name.strip())
+    ctx.obj = Options(names, tuple(blocked), debug)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point; errors made by a person end with exit code 2 and no traceback unless --debug."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = group.main(args=argv, prog_name="composer-run", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("composer-run: interrupted", err=True)
+        code = RunInterrupted.exit_code
+    except ComposerError as error:
+        if "--debug" in argv:
+            raise
+        click.echo(f"composer-run: {error}", err=True)
+        code = error.exit_code
+    sys.exit(code or 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""One file per command of `composer-run`; each is imported when it is called."""

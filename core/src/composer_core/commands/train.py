@@ -1,0 +1,107 @@
+"""`composer-run train`: run the stages of a run file, or carry on an interrupted run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from composer_core import checking
+from composer_core.cli import Options
+from composer_core.commands.common import assemble, load_plugins, load_run, restructure, run_async, verify_manifest
+from composer_core.config import RunConfig, to_data
+from composer_core.errors import ConfigError
+from composer_core.events import Event, RunEnded, RunStarted
+from composer_core.pipeline import Pipeline, open_run
+from composer_core.plugins import Plugins
+from composer_core.rundir import Commit, RunDir
+from composer_core.tracking import Trackers
+
+
+@click.command(name="train")
+@click.argument("run_toml", type=click.Path(path_type=Path), required=False)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the run file.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Folder to write; default runs/<name>.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN_DIR", help="Carry on an interrupted run.")
+@click.option("--rollouts-only", is_flag=True, help="Roll out and grade one step of each rl stage; train nothing.")
+@click.pass_obj
+def command(
+    options: Options,
+    run_toml: Path | None,
+    overrides: tuple[str, ...],
+    run_dir: Path | None,
+    resume: Path | None,
+    rollouts_only: bool,
+) -> None:
+    """Run the stages of RUN_TOML, or carry on a run with --resume."""
+    if resume:
+        if run_toml or overrides or run_dir:
+            raise ConfigError(
+                "a resumed run keeps its own configuration",
+                where="--resume",
+                fix="leave out RUN_TOML, --set and --run-dir",
+            )
+        folder, data, commit = open_run(resume)
+        config = restructure(data, resume / "config.json")
+        plugins = load_plugins(config, options)
+        verify_manifest(folder.read_json("plugins.json") or [], plugins)
+    elif run_toml:
+        config, plugins = load_run(run_toml, overrides, options)
+        folder, commit = RunDir(run_dir or Path("runs") / config.name), None
+    else:
+        raise ConfigError("say what to run", fix="composer-run train RUN.toml, or --resume RUN_DIR")
+    run_async(lambda: train(config, plugins, folder, commit, resumed=bool(resume), rollouts_only=rollouts_only))
+
+
+async def train(
+    config: RunConfig,
+    plugins: Plugins,
+    folder: RunDir,
+    commit: Commit | None = None,
+    *,
+    resumed: bool = False,
+    rollouts_only: bool = False,
+) -> dict[str, Any]:
+    """Check, open the trackers, run the pipeline, and close everything whatever happens."""
+    trackers: Trackers | None = None
+
+    def emit(event: Event) -> None:
+        if trackers:
+            trackers.emit(attrs.evolve(event, time_s=time.time()))
+
+    assembly = assemble(config, plugins, folder.path, emit)
+    checking.refuse(checking.problems_of(assembly, plugins), config.name)
+    if not resumed:
+        folder.create(to_data(config), plugins.manifest())
+    status = "failed"
+    try:
+        checking.refuse(await checking.probe(assembly), config.name)
+        trackers = Trackers(assembly.trackers())
+        emit(_started(config, plugins, folder, commit))
+        summary = await Pipeline(assembly, folder, emit, trackers.flush, commit, rollouts_only).run()
+        status = "finished"
+        return summary
+    except asyncio.CancelledError:
+        status = "interrupted"
+        raise
+    finally:
+        if status != "finished":
+            emit(RunEnded(status=status))
+        try:
+            await assembly.close()
+        finally:
+            if trackers:
+                trackers.close()
+
+
+def _started(config: RunConfig, plugins: Plugins, folder: RunDir, commit: Commit | None) -> RunStarted:
+    return RunStarted(
+        name=config.name,
+        run_dir=str(folder.path),
+        resumed_from=f"commit {commit.number}" if commit else None,
+        plugins=tuple(f"{item.candidate.name} {item.candidate.version}" for item in plugins.loaded),
+    )

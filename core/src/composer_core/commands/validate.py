@@ -1,0 +1,96 @@
+"""`composer-run validate`: every task is what it claims to be, with no model involved.
+
+Gold scores 1, doing nothing scores 0, each exploit scores 0; graded through the run's own sandbox and rewards.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+from rich.progress import track
+
+from composer_core.assembly import Assembly
+from composer_core.cli import Options
+from composer_core.commands.common import assemble, load_run, run_async, run_file
+from composer_core.episode import grade
+from composer_core.errors import CheckError
+from composer_core.evaluate import gather_all, request_for
+from composer_core.trees import Patch
+from composer_core.types import Outcome, SlotKey, Stop, Task, Trace
+
+AT_ONCE = 32
+
+
+@click.command(name="validate")
+@run_file
+@click.option("--split", "splits", multiple=True, help="Only these splits; default all.")
+@click.option("--limit", type=click.IntRange(1), help="At most this many tasks of each split.")
+@click.option("--exploits/--no-exploits", default=True, help="Also grade the tasks' known attempts to cheat.")
+@click.pass_obj
+def command(
+    options: Options,
+    run_toml: Path,
+    overrides: tuple[str, ...],
+    splits: tuple[str, ...],
+    limit: int | None,
+    exploits: bool,
+) -> None:
+    """Grade the gold answer, nothing, and every exploit of each task of RUN_TOML."""
+    config, plugins = load_run(run_toml, overrides, options)
+    with tempfile.TemporaryDirectory(prefix="composer-validate-") as scratch:
+        assembly = assemble(config, plugins, Path(scratch))
+        count = run_async(lambda: validate(assembly, splits, limit, exploits))
+    click.echo(f"{count} gradings, all as they must be")
+
+
+async def validate(assembly: Assembly, splits: tuple[str, ...], limit: int | None, exploits: bool) -> int:
+    """Number of gradings made.
+
+    Raises:
+        CheckError: some grading is not what it must be; names each.
+    """
+    tasks = assembly.get("tasks")
+    wrong: list[str] = []
+    count = 0
+    try:
+        for split in splits or tuple(tasks.splits()):
+            chosen = list(tasks.tasks(split))[:limit]
+            for start in track(range(0, len(chosen), AT_ONCE), description=split, transient=True):
+                cases = [
+                    (task, name, patch, want)
+                    for task in chosen[start : start + AT_ONCE]
+                    for name, patch, want in _cases(assembly, task, exploits)
+                ]
+                found = await gather_all([_grade(assembly, task, patch) for task, _, patch, _ in cases])
+                count += len(cases)
+                wrong += [
+                    f"{task.id}: {name} is {trace.verdict.outcome}, expected {want} {_why(trace)}"
+                    for (task, name, _, want), trace in zip(cases, found, strict=True)
+                    if trace.verdict.outcome is not want
+                ]
+    finally:
+        await assembly.close()
+    if wrong:
+        raise CheckError(f"{len(wrong)} of {count} gradings are wrong\n  - " + "\n  - ".join(wrong[:50]))
+    return count
+
+
+def _cases(assembly: Assembly, task: Task, exploits: bool) -> list[tuple[str, Patch, Outcome]]:
+    tasks = assembly.get("tasks")
+    cases = [("gold", tasks.gold(task.id), Outcome.SOLVED), ("no-op", Patch(), Outcome.FAILED)]
+    if exploits:
+        cases += [(f"exploit {name}", patch, Outcome.FAILED) for name, patch in tasks.exploits(task.id).items()]
+    return cases
+
+
+async def _grade(assembly: Assembly, task: Task, patch: Patch) -> Trace:
+    key = SlotKey(task.id, 0, "validate")
+    trace = Trace(key, "validate", (), (), (), Stop.FINISHED, patch=patch)
+    request = request_for(task, key, 0, assembly.config.limits)
+    return await grade(trace, request, assembly.get("parts"))
+
+
+def _why(trace: Trace) -> str:
+    return "; ".join(fault.error for fault in trace.faults)

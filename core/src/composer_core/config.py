@@ -1,0 +1,383 @@
+"""The run file: TOML, `--set key.path=value`, and one error for every key that is unknown or would have no effect.
+
+A component's table is `use = "plugin/name"` beside the settings of that component's config class; the class is known
+only once its plugin is loaded, so `load` reads the shape that core knows and `settings_for` the rest. Defaults live in
+the classes, and the resolved file that a run writes holds all of them. Config data knows nothing of serialization:
+cattrs structures at this edge, with extra keys forbidden.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import cattrs
+from attrs import Factory, field, frozen
+from attrs.validators import ge, gt, in_, le
+from cattrs.gen import make_dict_structure_fn
+
+from composer_core.errors import ConfigError, did_you_mean
+from composer_core.types import Limits
+
+T = TypeVar("T")
+
+
+@frozen
+class Component:
+    """A chosen component: `use`, and the keys beside it as they stand in the file."""
+
+    use: str
+    settings: Mapping[str, Any] = Factory(dict)
+
+
+@frozen
+class RewardChoice:
+    use: str
+    weight: float = 1.0
+    """Factor of the clipped value in the episode's reward; the outcome's weight is the outcome gap."""
+    settings: Mapping[str, Any] = Factory(dict)
+
+
+@frozen
+class ToolsConfig:
+    use: tuple[str, ...] = ()
+    """Tool ids, in the order the model is told about them."""
+    settings: Mapping[str, Mapping[str, Any]] = Factory(dict)
+    """Tool id -> its settings: `[tools.settings."code/read_file"]`."""
+
+
+@frozen
+class PretrainStage:
+    """Next-token training on packed windows of text."""
+
+    name: str
+    steps: int = field(validator=gt(0))
+    source: str = field(default="texts", validator=in_(("texts", "copying")))
+    """texts: the task set's documents; copying: random ids, repeated, until induction forms."""
+    split: str = "train"
+    copying_share: float = field(default=0.0, validator=[ge(0), le(1)])
+    """Share of each batch's windows that are the copying exercise, so that later text does not undo it."""
+    window_tokens: int = field(default=256, validator=gt(1))
+    batch_windows: int = field(default=16, validator=gt(0))
+    kind: str = "pretrain"
+
+
+@frozen
+class SftStage:
+    """Imitation of episodes that another sampler rolls out in the same loop; loss on that sampler's tokens only."""
+
+    name: str
+    steps: int = field(validator=gt(0))
+    sampler: str
+    """A key of [samplers], such as a scripted demonstrator."""
+    episodes: int = field(default=1024, validator=gt(0))
+    """Demonstrations rolled out, over the tasks of the split in order."""
+    batch_episodes: int = field(default=32, validator=gt(0))
+    split: str = "train"
+    keep: str = field(default="all", validator=in_(("all", "solved")))
+    """Which demonstrations are trained on."""
+    kind: str = "sft"
+
+
+@frozen
+class RlStage:
+    """Reinforcement learning on groups of episodes."""
+
+    name: str
+    steps: int = field(validator=gt(0))
+    groups_per_step: int = field(default=8, validator=gt(0))
+    group_size: int = field(default=8, validator=ge(2))
+    split: str = "train"
+    temperature: float = field(default=1.0, validator=gt(0))
+    max_staleness: int = field(default=0, validator=ge(0))
+    """Versions between the trainer's and the oldest trained token's; 0 is synchronous."""
+    staleness: str = field(default="wait", validator=in_(("wait", "drop")))
+    min_valid: int | None = None
+    """Valid members a group needs to be trained; default all, never under 2."""
+    refills: int = field(default=2, validator=ge(0))
+    """How often one slot is issued again after a void."""
+    refill_flat_groups: bool = False
+    """Replace groups of equal rewards by fresh ones instead of training steps that are partly empty."""
+    max_voids_in_a_row: int = field(default=64, validator=gt(0))
+    """This many voids with one cause, without a valid episode between them, stop the run."""
+    evaluate_every: int = field(default=0, validator=ge(0))
+    """Steps between evaluations of the sets whose `when` holds "during"; 0 is never."""
+    kind: str = "rl"
+
+
+STAGES: dict[str, type] = {"pretrain": PretrainStage, "sft": SftStage, "rl": RlStage}
+Stage = PretrainStage | SftStage | RlStage
+
+
+@frozen
+class StageChoice:
+    """A stage: what core reads of its table, and the trainer's settings beside it."""
+
+    stage: Stage
+    settings: Mapping[str, Any] = Factory(dict)
+
+
+@frozen
+class EvaluationSet:
+    """One evaluation: tasks, attempts, how actions are drawn, and when it is run."""
+
+    name: str
+    """main, greedy, best_of_8, new_function, blank and guess also fill summary.json's keys of that name."""
+    split: str
+    tasks: int = field(default=128, validator=gt(0))
+    attempts: int = field(default=4, validator=gt(0))
+    temperature: float = field(default=1.0, validator=ge(0))
+    sampler: str = "policy"
+    observations: str = field(default="full", validator=in_(("full", "blank")))
+    when: tuple[str, ...] = ("before", "after")
+    """before (the first rl stage), during (every `evaluate_every` steps), after (the last stage)."""
+
+
+@frozen
+class InProcessConfig:
+    """Settings of `core/inprocess`."""
+
+    max_concurrent: int = field(default=128, validator=gt(0))
+    """Episodes in flight at once."""
+
+
+@frozen
+class CheckpointConfig:
+    every_steps: int = field(default=1, validator=gt(0))
+    """RL steps between commits; tokens of versions that were never committed are refused on resume."""
+    supervised_every_steps: int = field(default=50, validator=gt(0))
+    """The same for pretrain and sft stages."""
+    keep: int = field(default=2, validator=ge(1))
+    """Commits kept besides the best."""
+
+
+@frozen
+class SandboxLimits:
+    """Caps of every sandbox; see protocols.TemplateSpec."""
+
+    memory_bytes: int = 512 << 20
+    processes: int = 64
+    file_bytes: int = 16 << 20
+    disk_bytes: int = 64 << 20
+
+
+@frozen
+class RunConfig:
+    """A run file with every default filled in."""
+
+    name: str
+    tasks: Component
+    model: Component
+    renderer: Component
+    sampler: Component
+    trainer: Component
+    seed: int = 0
+    deterministic: bool = False
+    """Identical bytes, run to run, interrupted or not (RL.md section 5); slower."""
+    plugins: tuple[str, ...] = ()
+    sandbox: Component = Component("core/none")
+    algorithm: Component | None = None
+    executor: Component = Component("core/inprocess")
+    context: Component = Component("core/plain")
+    store: Component = Component("core/folder")
+    tools: ToolsConfig = ToolsConfig()
+    rewards: tuple[RewardChoice, ...] = ()
+    trackers: tuple[Component, ...] = (Component("core/jsonl"), Component("core/console"))
+    samplers: Mapping[str, Component] = Factory(dict)
+    """Further samplers by name: demonstrators and controls."""
+    limits: Mapping[str, Any] = Factory(dict)
+    """Overrides of each task's limits."""
+    sandbox_limits: SandboxLimits = SandboxLimits()
+    stages: tuple[StageChoice, ...] = ()
+    evaluations: tuple[EvaluationSet, ...] = ()
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    threads: int | None = None
+    """Compute threads of sampler and trainer; default one for each core."""
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run file and apply `key.path=value` overrides.
+
+    Raises:
+        ConfigError: the file is missing or no TOML, a key is unknown, or a value has the wrong type.
+    """
+    return structure(read(path, overrides), str(path))
+
+
+def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The file's tables with the overrides applied."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("the run file cannot be read", where=str(path), found=error.strerror) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        fix = "see https://toml.io for the syntax"
+        raise ConfigError("the run file is no TOML", where=str(path), found=str(error), fix=fix) from error
+    for text in overrides:
+        override(data, text)
+    return data
+
+
+def override(data: dict[str, Any], text: str) -> None:
+    """Apply one `a.b[0].c=value`; the value is TOML, or else a plain string."""
+    path, sign, raw = text.partition("=")
+    if not sign or not path.strip():
+        raise ConfigError("--set takes key.path=value", where="--set", found=text)
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    keys = _keys(path.strip(), text)
+    target: Any = data
+    for key in keys[:-1]:
+        target = _descend(target, key, text)
+    _assign(target, keys[-1], value, text)
+
+
+def _keys(path: str, text: str) -> list[str | int]:
+    parts = re.findall(r'"([^"]*)"|([^.\[\]"]+)|\[(\d+)\]', path)
+    if not parts:
+        raise ConfigError("--set takes key.path=value", where="--set", found=text)
+    return [int(index) if index else quoted or plain for quoted, plain, index in parts]
+
+
+def _descend(target: Any, key: str | int, text: str) -> Any:
+    if isinstance(key, int):
+        if not isinstance(target, list) or key >= len(target):
+            raise ConfigError(f"there is no entry [{key}] to set", where="--set", found=text)
+        return target[key]
+    if isinstance(target, list):  # [[stages]] by name: stages.rl.steps=3
+        for entry in target:
+            if isinstance(entry, dict) and entry.get("name", entry.get("kind")) == key:
+                return entry
+        names = [str(entry.get("name", entry.get("kind"))) for entry in target if isinstance(entry, dict)]
+        raise ConfigError(f"no entry named {key!r}", where="--set", found=text, fix=did_you_mean(key, names))
+    if not isinstance(target, dict):
+        raise ConfigError(f"{key!r} is below a value that is no table", where="--set", found=text)
+    return target.setdefault(key, {})
+
+
+def _assign(target: Any, key: str | int, value: Any, text: str) -> None:
+    fits = isinstance(target, dict) if isinstance(key, str) else isinstance(target, list) and key < len(target)
+    if not fits:
+        raise ConfigError("the key is below a value that holds no keys", where="--set", found=text)
+    target[key] = value
+
+
+def structure(data: Mapping[str, Any], where: str = "run") -> RunConfig:
+    """Tables to `RunConfig`, all problems in one message."""
+    return _structure(data, RunConfig, where)
+
+
+def settings_for(cls: type[T], settings: Mapping[str, Any], where: str) -> T:
+    """A component's settings as its config class.
+
+    Raises:
+        ConfigError: a key is unknown to the component (it would have no effect) or a value does not fit.
+    """
+    return _structure(settings, cls, where)
+
+
+def limits_for(limits: Limits, overrides: Mapping[str, Any]) -> Limits:
+    """A task's limits under the run's overrides."""
+    return settings_for(Limits, {**attrs.asdict(limits), **overrides}, "limits")
+
+
+def to_data(value: Any) -> Any:
+    """Plain data of a config, for the resolved file; a component's table is flat again."""
+    if isinstance(value, StageChoice):
+        return {**to_data(value.stage), **to_data(value.settings)}
+    if isinstance(value, Component | RewardChoice):
+        extra = {"weight": value.weight} if isinstance(value, RewardChoice) else {}
+        return {"use": value.use, **extra, **to_data(value.settings)}
+    if attrs.has(type(value)):
+        return {a.name: to_data(getattr(value, a.name)) for a in attrs.fields(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): to_data(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_data(entry) for entry in value]
+    return value
+
+
+# --- structuring ----------------------------------------------------------------------------------------------
+
+
+def _structure(data: Mapping[str, Any], cls: type[T], where: str) -> T:
+    try:
+        return _CONVERTER.structure(data, cls)
+    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
+        lines = cattrs.transform_error(error, path=where, format_exception=_explain)
+        raise ConfigError("the configuration does not fit", found="; ".join(lines), fix=_suggest(error)) from error
+
+
+def _explain(error: BaseException, hint: type | None) -> str:
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):
+        return "unknown key " + ", ".join(sorted(error.extra_fields))
+    if isinstance(error, KeyError):
+        return f"required key {error} is missing"
+    if isinstance(error, ConfigError):
+        return error.message
+    return str(error) if isinstance(error, ValueError | TypeError) else cattrs.v.format_exception(error, hint)
+
+
+def _suggest(error: BaseException) -> str | None:
+    """Did-you-mean for every unknown key, wherever it sits."""
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):
+        known = [a.name for a in attrs.fields(error.cl)] if attrs.has(error.cl) else []
+        return "; ".join(f"{key}: {did_you_mean(key, known)}" for key in sorted(error.extra_fields))
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(filter(None, map(_suggest, error.exceptions))) or None
+    return None
+
+
+def _strict(cls: type) -> Any:
+    return make_dict_structure_fn(cls, _CONVERTER, _cattrs_forbid_extra_keys=True)
+
+
+def _component(data: Any, cls: type) -> Any:
+    if isinstance(data, str):
+        data = {"use": data}
+    if not isinstance(data, Mapping) or not isinstance(data.get("use"), str):
+        raise ConfigError(f'a component is chosen by use = "plugin/name", found {data!r}')
+    own = {a.name for a in attrs.fields(cls)} - {"settings"}
+    settings = {key: value for key, value in data.items() if key not in own}
+    return cls(**{key: data[key] for key in own if key in data}, settings=settings)
+
+
+def _stage(data: Any, _cls: type) -> StageChoice:
+    if not isinstance(data, Mapping) or data.get("kind") not in STAGES:
+        kind = data.get("kind") if isinstance(data, Mapping) else data
+        raise ConfigError(f"a stage's kind is one of {', '.join(STAGES)}, found {kind!r}")
+    cls: type[Any] = STAGES[data["kind"]]
+    own = {a.name for a in attrs.fields(cls)}
+    stage = _CONVERTER.structure({"name": data["kind"], **{k: v for k, v in data.items() if k in own}}, cls)
+    return StageChoice(stage, {key: value for key, value in data.items() if key not in own})
+
+
+def _plain(data: Any, cls: type) -> Any:
+    """No silent casts: a string is not a number, and 3 is a float but "3" is not."""
+    if cls is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if type(data) is not cls:
+        raise TypeError(f"expected {cls.__name__}, found {data!r}")
+    return data
+
+
+def _make_converter() -> cattrs.Converter:
+    converter = cattrs.Converter(detailed_validation=True)
+    for plain in (int, float, str, bool):
+        converter.register_structure_hook(plain, _plain)
+    return converter
+
+
+_CONVERTER = _make_converter()
+_CONVERTER.register_structure_hook(Component, _component)
+_CONVERTER.register_structure_hook(RewardChoice, _component)
+_CONVERTER.register_structure_hook(StageChoice, _stage)
+_CONVERTER.register_structure_hook_factory(
+    lambda cls: attrs.has(cls) and cls not in (Component, RewardChoice, StageChoice), _strict
+)

@@ -1,0 +1,359 @@
+"""One episode: context -> sampler -> renderer -> tools -> sandbox, and round again. The only place that samples.
+
+Sampled ids are appended as they came: never decoded and encoded again, never trimmed. What the renderer adds
+(a missing end token, results, the start of the next turn) is context with mask 0. The episode ends by a `Stop`; then
+the declared artifact, a patch, is taken out, the sandbox is destroyed, and rewards grade the patch in a fresh fork.
+
+Whatever breaks on the host's side becomes a void verdict on the trace, never an exception of `run_episode`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from attrs import Factory, define, evolve, field, frozen
+
+from composer_core.columns import Column
+from composer_core.errors import ComposerError, PluginFault, SamplerError, SandboxError, boundary
+from composer_core.events import ContextCompacted, EpisodeStarted, Event, TurnEnded
+from composer_core.grading import open_room
+from composer_core.protocols import Ask, Context, ContextView, NewBranch, Renderer, Sampler, ToolContext
+from composer_core.sandbox import Sandbox, Sandboxes
+from composer_core.scoring import Reward, total, verdict_of
+from composer_core.toolbox import Toolbox
+from composer_core.trees import Patch
+from composer_core.types import (
+    Branch,
+    Completion,
+    EpisodeRequest,
+    Fault,
+    GenerateRequest,
+    GenerateSettings,
+    Grading,
+    GradingRef,
+    Message,
+    Outcome,
+    ParsedTurn,
+    Score,
+    Stop,
+    ToolResult,
+    Trace,
+    Turn,
+    Verdict,
+)
+
+
+@frozen
+class EpisodeParts:
+    """What a node offers to the episodes it runs."""
+
+    samplers: Mapping[str, Sampler]
+    renderer: Renderer
+    toolbox: Toolbox
+    sandboxes: Sandboxes
+    context: Context
+    rewards: tuple[Reward, ...] = ()
+    resolve_grading: Callable[[GradingRef], Grading] | None = None
+    services: Mapping[str, Any] = Factory(dict)
+    emit: Callable[[Event], None] = lambda event: None
+    deterministic: bool = False
+    sampler_id: str = "sampler"
+
+
+@define
+class _Row:
+    """A branch while it grows."""
+
+    ids: list[int]
+    parent: int | None = None
+    sampled: bytearray = field(init=False)
+    logprobs: list[float] = field(init=False)
+    versions: list[tuple[int, int]] = field(init=False)
+    routes: Column | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.sampled = bytearray(len(self.ids))
+        self.logprobs = [0.0] * len(self.ids)
+        self.versions = [(-1, len(self.ids))]
+
+    def append(self, ids: list[int]) -> None:
+        """Context: ids that were not sampled here."""
+        self.ids.extend(ids)
+        self.sampled.extend(bytes(len(ids)))
+        self.logprobs.extend([0.0] * len(ids))
+        self.versions.append((-1, len(ids)))
+
+    def extend(self, completion: Completion) -> None:
+        ids = completion.ids.values()
+        self.ids.extend(ids)
+        self.sampled.extend(b"\x01" * len(ids))
+        self.logprobs.extend(completion.logprobs.values())
+        self.versions.extend(completion.versions)
+        self.routes = completion.routes or self.routes
+
+    def freeze(self) -> Branch:
+        size = len(self.ids)
+        return Branch(
+            ids=Column.of("I32", self.ids),
+            sampled=Column("U8", (size,), bytes(self.sampled)),
+            logprobs=Column.of("F32", self.logprobs),
+            versions=tuple(self.versions),
+            parent=self.parent,
+            routes=self.routes,
+        )
+
+
+@define
+class _Episode:
+    """State of one running episode; single-use."""
+
+    request: EpisodeRequest
+    parts: EpisodeParts
+    opening: tuple[Message, ...] = field(init=False)
+    rows: list[_Row] = Factory(list)
+    turns: list[Turn] = Factory(list)
+    faults: list[Fault] = Factory(list)
+    state: dict[str, Any] = Factory(dict)
+    stats: dict[str, float] = Factory(dict)
+    stop: Stop = Stop.CANCELLED
+    sampled_tokens: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.opening = (Message("user", self.request.task.prompt),)
+
+    # --- the loop ---
+
+    async def act(self, sandbox: Sandbox) -> Stop:
+        """Turn after turn until a stop; leaves everything that happened in `rows` and `turns`."""
+        parts, limits = self.parts, self.request.task.limits
+        self.rows.append(_Row(parts.renderer.open(self.opening, parts.toolbox.schemas)))
+        while True:
+            stop = await self._decide()
+            if stop is not None:
+                return stop
+            turn, parsed = await self._generate(limits.turn_tokens)
+            calls = parts.toolbox.examine(parsed.calls)
+            results = await self._execute(calls, sandbox)
+            self._log(evolve(turn, text=parsed.text, calls=calls, results=tuple(results)))
+            if not calls:
+                return self._stop_without_calls(turn)
+            if parts.toolbox.ends(calls):
+                return Stop.FINISHED
+            if len(self.turns) >= limits.turns:
+                return Stop.TURNS
+            increment = parts.renderer.results(results, parsed.ended)
+            if len(self.rows[-1].ids) + len(increment) >= limits.context_tokens:
+                return Stop.CONTEXT
+            self.rows[-1].append(increment)
+
+    def _stop_without_calls(self, turn: Turn) -> Stop:
+        """A turn that was cut by a limit stops for that limit, not for lack of a call."""
+        limits = self.request.task.limits
+        if turn.sampler_stop == "context" or len(self.rows[-1].ids) >= limits.context_tokens:
+            return Stop.CONTEXT
+        return Stop.TOKENS if turn.sampler_stop == "length" else Stop.NO_CALL
+
+    async def _decide(self) -> Stop | None:
+        """Let the context say how to go on; returns a stop when a limit leaves no room for a turn."""
+        decision = self.parts.context.next(self._view())
+        if isinstance(decision, NewBranch):
+            self._open_branch(decision)
+        elif isinstance(decision, Ask):
+            ended = not self.turns or self.turns[-1].sampler_stop == "stop"
+            self.rows[-1].append(self.parts.renderer.request(decision.message, ended))
+            turn, parsed = await self._generate(decision.turn_tokens)
+            self._log(evolve(turn, text=parsed.text, calls=parsed.calls, purpose="summary"))
+            return await self._decide()
+        limits = self.request.task.limits
+        if self.sampled_tokens >= limits.tokens:
+            return Stop.TOKENS
+        return Stop.CONTEXT if len(self.rows[-1].ids) >= limits.context_tokens else None
+
+    def _open_branch(self, decision: NewBranch) -> None:
+        before = len(self.rows[-1].ids)
+        ids = self.parts.renderer.open(decision.messages, self.parts.toolbox.schemas)
+        self.rows.append(_Row(ids, parent=len(self.rows) - 1))
+        self.parts.emit(
+            ContextCompacted(
+                episode_id=self.request.key.episode_id,
+                branch=len(self.rows) - 1,
+                tokens_before=before,
+                tokens_after=len(ids),
+            )
+        )
+
+    async def _generate(self, turn_tokens: int) -> tuple[Turn, ParsedTurn]:
+        """Sample one turn and append its ids, untouched."""
+        request, row, limits = self.request, self.rows[-1], self.request.task.limits
+        room = min(turn_tokens, limits.tokens - self.sampled_tokens, limits.context_tokens - len(row.ids))
+        settings = GenerateSettings(room, self.parts.renderer.stop_ids(), request.sampling.temperature)
+        asked = GenerateRequest(
+            session=f"{request.key.episode_id}#{len(self.rows) - 1}",
+            group=request.group,
+            noise=request.key.noise(request.run_seed),
+            position=self.sampled_tokens,
+            task_id=request.task.id,
+            attempt=request.key.attempt,
+        )
+        started = time.perf_counter()
+        with boundary("samplers", self.parts.sampler_id):
+            completion = await self.parts.samplers[request.sampler].generate(row.ids, settings, asked)
+        self._add("generate_s", time.perf_counter() - started)
+        if not all(math.isfinite(value) for value in completion.logprobs.values()):
+            raise SamplerError("the sampler returned a log-probability that is not finite")
+        start = len(row.ids)
+        row.extend(completion)
+        self.sampled_tokens += len(completion.ids)
+        parsed = self.parts.renderer.parse(completion.ids.values())
+        turn = Turn(
+            index=len(self.turns),
+            branch=len(self.rows) - 1,
+            start=start,
+            stop=len(row.ids),
+            text=parsed.text,
+            calls=parsed.calls,
+            sampler_stop=completion.stop,
+            cache_version=completion.cache_version,
+            generate_s=time.perf_counter() - started,
+        )
+        return turn, parsed
+
+    async def _execute(self, calls: tuple[Any, ...], sandbox: Sandbox) -> list[ToolResult]:
+        context = ToolContext(sandbox, self.state, self.request.task.limits, self.parts.services)
+        started = time.perf_counter()
+        results, faults = await self.parts.toolbox.run(calls, context)
+        self._add("tools_s", time.perf_counter() - started)
+        self.faults.extend(faults)
+        if self.request.observations == "blank":
+            results = [evolve(result, text=_blank(result.text)) for result in results]
+        return results
+
+    def _log(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        self.parts.emit(
+            TurnEnded(
+                episode_id=self.request.key.episode_id,
+                turn=turn.index,
+                sampled_tokens=turn.stop - turn.start,
+                calls=tuple(call.name for call in turn.calls),
+                generate_s=turn.generate_s,
+                tools_s=sum(result.wall_s for result in turn.results),
+            )
+        )
+
+    # --- bookkeeping ---
+
+    def _add(self, name: str, seconds: float) -> None:
+        self.stats[name] = self.stats.get(name, 0.0) + seconds
+
+    def _view(self) -> ContextView:
+        request = self.request
+        return ContextView(
+            request.task, self.trace, len(self.rows[-1].ids), self.sampled_tokens, request.task.limits, self.state
+        )
+
+    def trace(self, verdict: Verdict = Verdict(Outcome.UNGRADED), patch: Patch = Patch()) -> Trace:  # noqa: B008
+        """Everything so far."""
+        return Trace(
+            key=self.request.key,
+            group=self.request.group,
+            opening=self.opening,
+            branches=tuple(row.freeze() for row in self.rows),
+            turns=tuple(self.turns),
+            stop=self.stop,
+            verdict=verdict,
+            patch=patch,
+            faults=tuple(self.faults),
+            stats=dict(self.stats),
+            labels=dict(self.request.task.labels),
+        )
+
+
+def _blank(text: str) -> str:
+    """As many lines, no words: what a control without observations sees."""
+    return "\n".join("." for _ in text.split("\n"))
+
+
+async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
+    """Run, take the patch out, grade. Never raises for what happens inside the episode: that is the verdict."""
+    episode = _Episode(request, parts)
+    parts.emit(EpisodeStarted(episode_id=request.key.episode_id, task_id=request.task.id, group=request.group))
+    started = time.perf_counter()
+    try:
+        patch = await _attempt(episode)
+    except ComposerError as error:
+        return _void(episode, error)
+    finally:
+        episode.stats["wall_s"] = time.perf_counter() - started
+        for branch in range(len(episode.rows)):
+            await parts.samplers[request.sampler].release(f"{request.key.episode_id}#{branch}")
+    trace = episode.trace(patch=patch)
+    return await grade(trace, request, parts) if request.graded else trace
+
+
+async def _attempt(episode: _Episode) -> Patch:
+    """Create the sandbox, act in it, take the patch out."""
+    started = time.perf_counter()
+    request, parts = episode.request, episode.parts
+    async with await parts.sandboxes.create(request.task, extra_needs=parts.toolbox.needs) as sandbox:
+        episode.stats["create_s"] = time.perf_counter() - started
+        try:
+            async with _deadline(None if parts.deterministic else request.task.limits.wall_s):
+                with boundary("episode", "core"):
+                    episode.stop = await episode.act(sandbox)
+        except TimeoutError:
+            episode.stop = Stop.TIME
+        return await sandbox.patch()
+
+
+def _deadline(wall_s: float | None) -> AbstractAsyncContextManager[Any]:
+    return asyncio.timeout(wall_s)
+
+
+def _void(episode: _Episode, error: ComposerError) -> Trace:
+    cause = _cause(error)
+    plugin = str(error.fields.get("plugin", error.fields.get("who", "")))
+    episode.faults.append(Fault(cause, plugin, str(error), retryable=bool(getattr(error, "retryable", False))))
+    return episode.trace(Verdict(Outcome.VOID, cause))
+
+
+def _cause(error: ComposerError) -> str:
+    """Which part of the host was at fault."""
+    kind = error.kind if isinstance(error, PluginFault) else ""
+    if isinstance(error, SandboxError) or kind.startswith("sandbox"):
+        return "sandbox"
+    return "sampler" if isinstance(error, SamplerError) or kind == "samplers" else "host"
+
+
+async def grade(trace: Trace, request: EpisodeRequest, parts: EpisodeParts) -> Trace:
+    """Episode-scope rewards in a fresh fork each; a grader that fails makes the episode void."""
+    rewards = [reward for reward in parts.rewards if reward.spec.scope == "episode"]
+    if not rewards:
+        return trace
+    started = time.perf_counter()
+    available = {"trace": trace, "task": request.task, "patch": trace.patch, "grading": _rooms(request, parts)}
+    scores: list[Score] = []
+    try:
+        for reward in rewards:
+            scores.append(await reward.score(available))
+    except ComposerError as error:
+        fault = Fault("grader", reward.id, str(error), retryable=bool(getattr(error, "retryable", False)))
+        return evolve(trace, verdict=Verdict(Outcome.VOID, "grader"), faults=(*trace.faults, fault))
+    stats = {**trace.stats, "grade_s": time.perf_counter() - started, "reward": total(scores)}
+    return evolve(trace, verdict=verdict_of(parts.rewards, scores), scores=tuple(scores), stats=stats)
+
+
+def _rooms(request: EpisodeRequest, parts: EpisodeParts) -> Callable[[], AbstractAsyncContextManager[Any]]:
+    """`grading()` of a reward: resolves the grading only now, and opens a fresh fork."""
+
+    def grading() -> AbstractAsyncContextManager[Any]:
+        if parts.resolve_grading is None:
+            raise SandboxError("this run has no task set that grades")
+        return open_room(parts.sandboxes, request.task, parts.resolve_grading(request.grading))
+
+    return grading

@@ -1,0 +1,137 @@
+"""Evaluation: the same tasks with the same noise at every moment, void attempts apart (RL.md section 8).
+
+A set's noise depends on its name, the task and the attempt, not on the moment, so "before" and "after" are paired.
+Results are kept as JSON (task -> outcomes), which is what a paired comparison across moments or seeds needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from composer_core import statistics
+from composer_core.config import EvaluationSet, limits_for
+from composer_core.events import EpisodeEnded, Event
+from composer_core.protocols import Executor
+from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Sampling, SlotKey, Task
+
+BEST_OF = 8
+
+
+@frozen
+class Evaluation:
+    """What one evaluation found."""
+
+    name: str
+    moment: str
+    rows: dict[str, list[int]]
+    """Task id -> 1 or 0 for each valid attempt."""
+    metrics: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "moment": self.moment, "rows": self.rows, "metrics": self.metrics}
+
+
+async def evaluate(
+    set_: EvaluationSet,
+    moment: str,
+    tasks: Sequence[Task],
+    executor: Executor,
+    *,
+    run_seed: int,
+    limits: Mapping[str, Any],
+    emit: Callable[[Event], None] = lambda event: None,
+) -> Evaluation:
+    """Run every attempt of a set; void ones are counted and left out of the rates."""
+    requests = [
+        request_for(task, SlotKey(task.id, attempt, f"eval-{set_.name}", moment), run_seed, limits, set_)
+        for task in tasks
+        for attempt in range(set_.attempts)
+    ]
+
+    async def one(request: EpisodeRequest) -> EpisodeResult:
+        result = await executor.submit(request)
+        emit(EpisodeEnded(result=result, purpose=f"{moment}/{set_.name}"))
+        return result
+
+    results = await gather_all([one(request) for request in requests])
+    return Evaluation(set_.name, moment, *summarize(results, run_seed))
+
+
+async def gather_all(work: Sequence[Any]) -> list[Any]:
+    """`asyncio.gather` that, when cancelled or failing, cancels the rest and waits for it."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def request_for(
+    task: Task, key: SlotKey, run_seed: int, limits: Mapping[str, Any], set_: EvaluationSet | None = None
+) -> EpisodeRequest:
+    """The order to run one episode, under the run's limits."""
+    import attrs
+
+    view = attrs.evolve(task.view, limits=limits_for(task.view.limits, limits)) if limits else task.view
+    return EpisodeRequest(
+        key=key,
+        group=f"{key.moment or key.stage}:{task.id}",
+        task=view,
+        grading=task.grading,
+        run_seed=run_seed,
+        sampling=Sampling(set_.temperature if set_ else 1.0),
+        sampler=set_.sampler if set_ else "policy",
+        observations=set_.observations if set_ else "full",
+    )
+
+
+def summarize(results: Sequence[EpisodeResult], seed: int = 0) -> tuple[dict[str, list[int]], dict[str, float]]:
+    """Rows and metrics of one evaluation's results."""
+    rows: dict[str, list[int]] = {}
+    valid = [result for result in results if result.verdict.valid]
+    for result in valid:
+        rows.setdefault(result.key.task_id, []).append(int(result.verdict.outcome is Outcome.SOLVED))
+    low, high = statistics.interval(rows, seed)
+    metrics = {
+        "solve_rate": statistics.solve_rate(rows),
+        "ci95_low": low,
+        "ci95_high": high,
+        "episodes": float(len(valid)),
+        "voids": float(len(results) - len(valid)),
+        **means(valid),
+    }
+    best = statistics.pass_at_k(rows, BEST_OF)
+    if best is not None:
+        metrics[f"best_of_{BEST_OF}"] = best
+    return rows, metrics
+
+
+def means(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    """Averages over episodes that evaluations and RL steps report alike."""
+
+    def of(name: str) -> float:
+        return statistics.mean([result.stats.get(name, 0.0) for result in results])
+
+    calls = max(1.0, sum(result.stats.get("calls", 0.0) for result in results))
+    stops = Counter(result.stop.value for result in results if result.stop)
+    truncated = sum(count for stop, count in stops.items() if stop in ("turns", "tokens", "time", "context"))
+    tools = {name for result in results for name in result.stats if name.startswith("tool/")}
+    return {
+        "turns_mean": of("turns"),
+        "calls_mean": of("calls"),
+        "tokens_mean": of("tokens"),
+        "parallel_width": of("parallel_width"),
+        "truncated_share": truncated / max(1, len(results)),
+        "no_call_share": stops["no_call"] / max(1, len(results)),
+        "bad_call_share": sum(result.stats.get("bad_calls", 0.0) for result in results) / calls,
+        **{name: sum(result.stats.get(name, 0.0) for result in results) / calls for name in sorted(tools)},
+    }

@@ -1,0 +1,519 @@
+"""What each built object must do: one Protocol per kind, the contract in its docstring.
+
+Shared rules. Whatever does I/O or computes longer than a millisecond is async here; hooks, contexts, renderers and
+advantages are synchronous and pure. `close()` is safe twice and after a failed start. Objects raise ordinary
+exceptions or those of `errors`; the framework attributes them. Only data crosses a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from attrs import Factory, frozen
+
+from composer_core.columns import Column
+from composer_core.events import Event
+from composer_core.trees import Patch, Tree, TreeRef
+from composer_core.types import (
+    Completion,
+    EpisodeRequest,
+    EpisodeResult,
+    GenerateRequest,
+    GenerateSettings,
+    Grading,
+    GradingRef,
+    Limits,
+    Message,
+    ParsedTurn,
+    StepStats,
+    Task,
+    TaskView,
+    ToolResult,
+    Trace,
+    TrainBatch,
+    WeightsRef,
+)
+
+
+@frozen
+class BuildContext:
+    """What a factory may know about the run it is built for."""
+
+    run_dir: Path
+    """Folder the component may write below, in a folder of its own name."""
+    seed: int = 0
+    deterministic: bool = False
+    get: Callable[[str], Any] = Factory(lambda: _nothing)
+    """`get(kind)` is the run's component of another kind ("tasks", "tokenizer", "renderers", "stores", "tools",
+    "policy" for a fresh PolicyModel, "kernels" for the chosen kernel or None), built on first use."""
+    settings: Mapping[str, Any] = Factory(dict)
+    """Facts of the run that several kinds share: limits, temperature, loss_scale_tokens, max_concurrent."""
+
+
+def _nothing(kind: str) -> Any:
+    raise LookupError(f"this build context holds no {kind}")
+
+
+# --- tools ------------------------------------------------------------------------------------------------------
+
+
+class SandboxHandle(Protocol):
+    """What tools and rewards see: the framework's final `sandbox.Sandbox`, whatever the backend.
+
+    Paths are relative to the workspace. Errors are `errors.SandboxError`.
+    """
+
+    async def exec(
+        self, argv: Sequence[str], *, timeout_s: float | None = None, stdin: bytes = b"", env: Mapping[str, str] = ...
+    ) -> ExecResult: ...
+    async def read(self, path: str) -> bytes: ...
+    async def write(self, path: str, data: bytes) -> None: ...
+    async def list(self, path: str = "") -> list[Entry]: ...
+
+
+@frozen
+class ToolContext:
+    """First argument of a tool that asks for it."""
+
+    sandbox: SandboxHandle
+    state: dict[str, Any]
+    """The episode's own memory for tools (open to-dos, paths read); empty at its start."""
+    limits: Limits = Factory(Limits)
+    services: Mapping[str, Any] = Factory(dict)
+    config: Any = None
+    """The tool's own settings, an instance of its record's `config` class."""
+
+
+@frozen
+class ToolOutput:
+    """A tool may return text, or this when it has more to say."""
+
+    text: str
+    ok: bool = True
+    exit_code: int | None = None
+    data: Mapping[str, Any] = Factory(dict)
+    """Facts for rewards, never shown to the model."""
+
+
+# --- sandboxes --------------------------------------------------------------------------------------------------
+
+
+@frozen
+class TemplateSpec:
+    """What a template is made of; equal specs give equal templates."""
+
+    workspace: TreeRef
+    needs: tuple[str, ...] = ()
+    memory_bytes: int = 512 << 20
+    processes: int = 64
+    file_bytes: int = 16 << 20
+    """Largest file that may be written."""
+    disk_bytes: int = 64 << 20
+    """Bytes that may be written in all."""
+    env: Mapping[str, str] = Factory(dict)
+
+
+@frozen
+class TemplateRef:
+    """A prepared, content-addressed workspace; `id` is data, never a host path."""
+
+    id: str
+
+
+@frozen
+class SnapshotRef:
+    """A live sandbox's state at one moment."""
+
+    id: str
+
+
+@frozen
+class ExecRequest:
+    argv: tuple[str, ...]
+    cwd: str = ""
+    """Relative to the workspace."""
+    stdin: bytes = b""
+    env: Mapping[str, str] = Factory(dict)
+    """Added to the sandbox's own environment, which is built from empty."""
+    timeout_s: float = 10.0
+    output_bytes: int = 1 << 20
+    """Cap on each of stdout and stderr; more is drained, counted and dropped."""
+
+
+@frozen
+class ExecResult:
+    """How a command ended. Partial output is always kept."""
+
+    status: str
+    """exited, signaled, timeout, oom or lost."""
+    exit_code: int | None
+    """None unless exited (shell convention 128 + signal is not used)."""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    stdout_bytes: int = 0
+    """True total, including what was dropped."""
+    stderr_bytes: int = 0
+    wall_s: float = 0.0
+    signal: int | None = None
+
+
+@frozen
+class Entry:
+    """One directory entry."""
+
+    name: str
+    kind: str
+    """file, folder or other."""
+    size_bytes: int = 0
+
+
+class SandboxBackend(Protocol):
+    """One live sandbox. Every path is relative to the workspace; escaping it raises PathError."""
+
+    id: str
+
+    async def exec(self, request: ExecRequest) -> ExecResult: ...
+    async def read(self, path: str, limit_bytes: int) -> bytes:
+        """Raises PathError (missing, a folder, outside), QuotaError (larger than the limit)."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Creates parents; replaces; raises PathError or QuotaError."""
+        ...
+
+    async def list(self, path: str) -> list[Entry]: ...
+    async def destroy(self) -> None:
+        """Safe twice; kills whatever still runs inside."""
+        ...
+
+
+@frozen
+class Created:
+    backend: SandboxBackend
+
+
+@frozen
+class Failed:
+    """One child that could not be created; its siblings are not affected."""
+
+    error: str
+    retryable: bool = True
+
+
+class SandboxProvider(Protocol):
+    """Creates sandboxes. `prepare` is single-flight per content hash; `attach` makes ids usable across processes."""
+
+    async def probe(self) -> frozenset[str]:
+        """The capabilities that really work here, now."""
+        ...
+
+    async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
+        """Raises PrepareError when a needed command cannot be offered."""
+        ...
+
+    async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]: ...
+    async def attach(self, sandbox_id: str) -> SandboxBackend: ...
+    async def close(self) -> None:
+        """Destroys every sandbox it created and frees what it holds."""
+        ...
+
+
+@runtime_checkable
+class Forks(Protocol):
+    """Optional, of a SandboxBackend: capture files once, create n children from the capture; the parent goes on."""
+
+    async def snapshot(self) -> SnapshotRef: ...
+    async def fork(self, n: int) -> list[Created | Failed]: ...
+
+
+@runtime_checkable
+class Changes(Protocol):
+    """Optional, of a SandboxBackend: what changed against the template, without reading all of it."""
+
+    async def changes(self, limit_bytes: int) -> Patch: ...
+
+
+@runtime_checkable
+class FullSnapshots(Protocol):
+    """Optional, of a SandboxBackend: captures memory and processes too."""
+
+    async def full_snapshot(self) -> SnapshotRef: ...
+
+
+@runtime_checkable
+class Sessions(Protocol):
+    """Optional, of a SandboxBackend: a named shell that keeps its state between commands."""
+
+    async def session_exec(self, name: str, request: ExecRequest) -> ExecResult: ...
+
+
+@runtime_checkable
+class Pauses(Protocol):
+    """Optional, of a SandboxBackend."""
+
+    async def pause(self) -> None: ...
+    async def resume(self) -> None: ...
+
+
+@runtime_checkable
+class Networks(Protocol):
+    """Optional, of a SandboxBackend: a deny-by-default egress policy that can be replaced live."""
+
+    async def set_network(self, allow: Sequence[str]) -> None: ...
+
+
+@runtime_checkable
+class Leases(Protocol):
+    """Optional, of a SandboxBackend: reaped when not renewed in time."""
+
+    async def renew(self, lease_s: float) -> None: ...
+
+
+# --- policy side ------------------------------------------------------------------------------------------------
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Control tokens in text are encoded as plain text, never as the control token."""
+
+    vocab_size: int
+    fingerprint: str
+    """sha256 of the tokenizer's file; saved with checkpoints and compared on load."""
+
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+    def special(self, token: str) -> int:
+        """The id of a control token; KeyError if there is none."""
+        ...
+
+    def save(self, folder: Path) -> None: ...
+
+
+@frozen
+class ToolSchema:
+    """A tool as the model is told about it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON schema of the arguments: {"type": "object", "properties": ..., "required": ...}."""
+
+
+class Renderer(Protocol):
+    """Encodes increments only; sampled ids are never decoded and encoded again. Needs a tokenizer, never torch.
+
+    Law: render(parse(ids)) == ids for canonical ids. Text from tools is encoded with control tokens disabled.
+    """
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
+        """Ids up to and including the start of the policy's first turn."""
+        ...
+
+    def results(self, results: Sequence[ToolResult], ended: bool) -> list[int]:
+        """The increment after a turn: a missing end token if not `ended`, the results, the start of the next turn."""
+        ...
+
+    def request(self, message: Message, ended: bool) -> list[int]:
+        """The increment that asks the policy something (a summary) instead of showing results."""
+        ...
+
+    def parse(self, ids: Sequence[int]) -> ParsedTurn: ...
+    def render(self, turn: ParsedTurn) -> list[int]:
+        """Canonical ids of a turn, end token included: what a scripted sampler emits."""
+        ...
+
+    def stop_ids(self) -> frozenset[int]: ...
+
+
+class Sampler(Protocol):
+    """Continues token ids, in flight with many others. Owns its thread; never blocks the event loop."""
+
+    async def generate(
+        self, ids: Sequence[int], settings: GenerateSettings, request: GenerateRequest
+    ) -> Completion: ...
+
+    async def load(self, weights: WeightsRef, path: Path) -> None:
+        """Swap to `weights` between decode steps; generations in flight go on. `path` is the local file."""
+        ...
+
+    async def release(self, session: str) -> None:
+        """Forget a session's KV; unknown sessions are ignored."""
+        ...
+
+    def stats(self) -> Mapping[str, float]:
+        """Counters since the start: tokens, prefill_tokens, busy_s, ..."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Trainer(Protocol):
+    """Turns batches into weights. `step` runs score -> credit -> objective -> optimizer; it knows no reward by name."""
+
+    async def begin(self, stage: str, settings: Any) -> None:
+        """A stage starts (or goes on, after `load`); the reference weights of KL are those at the first rl stage."""
+        ...
+
+    async def step(self, batch: TrainBatch) -> StepStats: ...
+    async def save(self, folder: Path) -> None:
+        """Weights, optimizer and random state, complete enough that `load` and the same batches give the same bytes."""
+        ...
+
+    async def load(self, folder: Path) -> None: ...
+    async def export(self, path: Path) -> None:
+        """The weights a sampler loads, as safetensors."""
+        ...
+
+    async def logprobs(self, batch: TrainBatch) -> list[Column]:
+        """F32 [T] for each sequence: own log-probabilities, for parity probes."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# --- tasks and rewards ------------------------------------------------------------------------------------------
+
+
+class TaskSet(Protocol):
+    """A source of tasks, on the trusted side. Nothing it returns but `Task.view` and `tree` reaches an episode."""
+
+    def splits(self) -> Mapping[str, str]:
+        """Split name -> what it is."""
+        ...
+
+    def tasks(self, split: str) -> Sequence[Task]: ...
+    def task(self, task_id: str) -> Task: ...
+    def tree(self, ref: TreeRef) -> Tree: ...
+    def grading(self, ref: GradingRef) -> Grading: ...
+    def gold(self, task_id: str) -> Patch: ...
+    def exploits(self, task_id: str) -> Mapping[str, Patch]:
+        """Named attempts to cheat; each must score 0."""
+        ...
+
+    def texts(self, split: str) -> Iterable[str]:
+        """Documents to pre-train on; never any of a held-out split's."""
+        ...
+
+
+class GradingRoom(Protocol):
+    """A fresh fork of the pristine template, where the hidden files arrive only now."""
+
+    grading: Grading
+
+    async def apply(self, patch: Patch) -> Patch:
+        """Lay the patch's unprotected part over the workspace, then the hidden files; returns what was applied."""
+        ...
+
+    async def run(self) -> ExecResult:
+        """Run the grading command."""
+        ...
+
+    @property
+    def sandbox(self) -> Any: ...
+
+
+OpenGrading = Callable[[], AbstractAsyncContextManager[GradingRoom]]
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------
+
+
+@frozen
+class ContextView:
+    """What a context sees before a turn."""
+
+    task: TaskView
+    trace: Callable[[], Trace]
+    """Everything so far; built when asked for."""
+    tokens: int
+    """Ids in the current branch."""
+    sampled_tokens: int
+    limits: Limits
+    state: Mapping[str, Any] = Factory(dict)
+
+
+@frozen
+class Continue:
+    """Sample the next turn."""
+
+
+@frozen
+class Ask:
+    """Insert a request and sample an answer that is no act (its calls are not executed)."""
+
+    message: Message
+    turn_tokens: int = 256
+
+
+@frozen
+class NewBranch:
+    """Open a new branch from these messages; they may carry ids to be spliced."""
+
+    messages: tuple[Message, ...]
+
+
+class Context(Protocol):
+    """Decides how an episode goes on; synchronous and pure."""
+
+    def next(self, view: ContextView) -> Continue | Ask | NewBranch: ...
+
+
+class Executor(Protocol):
+    """Places components and runs episodes."""
+
+    async def start(self) -> None: ...
+    async def submit(self, request: EpisodeRequest) -> EpisodeResult:
+        """Never raises for what happens inside an episode: that is a verdict."""
+        ...
+
+    async def publish(self, weights: WeightsRef) -> None:
+        """Every hosted policy sampler swaps to `weights`."""
+        ...
+
+    def stats(self) -> Mapping[str, float]: ...
+    async def close(self) -> None: ...
+
+
+class Tracker(Protocol):
+    """Writes events down; called from one thread, in order; must not block longer than a few milliseconds."""
+
+    def write(self, event: Event) -> None: ...
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """Blobs by key; `put` is atomic: a reader sees all of a blob or none."""
+
+    def put(self, key: str, data: bytes) -> str:
+        """Returns the blob's URI."""
+        ...
+
+    def get(self, uri: str) -> bytes:
+        """Raises StoreError when missing."""
+        ...
+
+    def list(self, prefix: str) -> list[str]: ...
+    def delete(self, uri: str) -> None: ...
+
+
+@frozen
+class Algorithm:
+    """A resolved `AlgorithmSpec`: `build.get("algorithms")`."""
+
+    id: str
+    advantage: Callable[[Sequence[float], Any], Sequence[float]]
+    """`advantage(rewards of a group's valid members, config)` -> one number per member; no torch."""
+    objective: Callable[[Any, Any], Any]
+    """`objective(tensors.ObjectiveInputs, config)` -> loss_T, differentiable in `logp_T`."""
+    config: Any
+    needs: frozenset[str]
+
+
+Advantage = Callable[[Sequence[float], Any], Sequence[float]]
+"""`advantage(rewards of a group's valid members, config)` -> one number per member."""
+
+RewardFunction = Callable[..., Any | Awaitable[Any]]
+
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "annotations")]

@@ -1,0 +1,230 @@
+"""The RL stage: the ledger decides, the executor runs, the trainer steps, the pipeline commits.
+
+One loop for every staleness: whatever the ledger issues is submitted; whenever it gives out a batch, that batch is
+scored, credited and trained while other episodes go on; with `max_staleness = 0` the ledger itself makes this
+synchronous. Finished episodes are journaled before anything depends on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs import define, field, frozen
+
+from composer_core import statistics
+from composer_core.batches import epoch_order, sequences_of
+from composer_core.config import RlStage
+from composer_core.evaluate import means, request_for
+from composer_core.events import EpisodeEnded, Event, FaultRecorded, GroupScored
+from composer_core.ledger import Group, Issue, Ledger, LedgerConfig, SlotResult
+from composer_core.protocols import Executor, Store, Trainer
+from composer_core.scoring import Reward, total
+from composer_core.traces import decode, encode
+from composer_core.types import EpisodeResult, GroupRewards, SlotKey, StepStats, Task, Trace, TrainBatch, TrainSequence
+
+
+@frozen
+class RlParts:
+    """What the stage works with."""
+
+    stage: RlStage
+    settings: Any
+    """The trainer's settings of this stage."""
+    algorithm_id: str
+    tasks: Sequence[Task]
+    executor: Executor
+    trainer: Trainer
+    store: Store
+    group_rewards: tuple[Reward, ...]
+    run_seed: int
+    limits: Mapping[str, Any]
+    emit: Callable[[Event], None]
+    journal: Callable[[list[dict[str, Any]]], None]
+    """Write journal entries down."""
+
+
+def ledger_for(stage: RlStage, tasks: Sequence[Task], seed: int, deterministic: bool) -> Ledger:
+    """A fresh ledger; the n-th group's task is the n-th of an endless epoch-wise shuffle."""
+    names = [field.name for field in attrs.fields(LedgerConfig) if field.name != "in_order"]
+    config = LedgerConfig(**{name: getattr(stage, name) for name in names}, in_order=deterministic)
+
+    def task_of(number: int) -> str:
+        return tasks[epoch_order(len(tasks), 1, number, seed, stage.name)[0]].id
+
+    return Ledger(config, task_of, clock=time.monotonic)
+
+
+@define
+class RlLoop:
+    """Runs one stage from wherever `ledger` stands."""
+
+    parts: RlParts
+    ledger: Ledger
+    after_step: Callable[[StepStats], Awaitable[None]]
+    """Commit, publish and evaluate; called when a step is applied."""
+    _running: dict[asyncio.Task[EpisodeResult], Issue] = field(factory=dict)
+    _results: dict[tuple[int, int], EpisodeResult] = field(factory=dict)
+    _by_id: dict[str, Task] = field(init=False)
+    _last_step: float = field(factory=time.perf_counter)
+
+    def __attrs_post_init__(self) -> None:
+        self._by_id = {task.id: task for task in self.parts.tasks}
+
+    async def run(self) -> None:
+        """Until the stage's last step is applied.
+
+        Raises:
+            TrainerError: voids or non-finite steps in a row; everything finished is journaled.
+        """
+        step: asyncio.Task[None] | None = None
+        try:
+            while self.ledger.step < self.ledger.config.steps:
+                self._submit()
+                if step is None:
+                    batch = self.ledger.take()
+                    if batch is not None:
+                        step = asyncio.create_task(self._train(batch))
+                waiting: set[asyncio.Task[Any]] = {*self._running, *([step] if step else [])}
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                self._collect(done)
+                if step in done:
+                    assert step is not None
+                    await step
+                    step = None
+        finally:
+            await _cancel([*self._running, *([step] if step else [])])
+
+    def _submit(self) -> None:
+        for issue in self.ledger.issue():
+            task = self._by_id[issue.task_id]
+            request = request_for(
+                task, SlotKey(task.id, issue.attempt, self.parts.stage.name), self.parts.run_seed, self.parts.limits
+            )
+            request = attrs.evolve(
+                request,
+                group=f"{self.parts.stage.name}:{issue.group}",
+                sampling=attrs.evolve(request.sampling, temperature=self.parts.stage.temperature),
+            )
+            self._running[asyncio.create_task(self.parts.executor.submit(request))] = issue
+        self.parts.journal(self.ledger.drain())
+
+    def _collect(self, done: set[asyncio.Task[Any]]) -> None:
+        for task in done & set(self._running):
+            issue = self._running.pop(task)
+            result: EpisodeResult = task.result()
+            self._results[issue.group, issue.slot] = result
+            self.parts.emit(EpisodeEnded(result=result, purpose=self.parts.stage.name))
+            for fault in result.faults:
+                self.parts.emit(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
+            try:
+                self.ledger.finish(issue.group, issue.slot, slot_result(result))
+            finally:
+                self.parts.journal(self.ledger.drain())
+
+    # --- one step ---
+
+    async def _train(self, groups: list[Group]) -> None:
+        traces = [self._traces(group) for group in groups]
+        rewards = [await self._rewards(group, rows) for group, rows in zip(groups, traces, strict=True)]
+        batch = self._batch(groups, traces, rewards)
+        staleness = max((self.ledger.version - group.oldest() for group in groups), default=0)
+        started = time.perf_counter()
+        stats = await self.parts.trainer.step(batch)
+        metrics = {
+            **stats.metrics,
+            **self._metrics(groups, rewards),
+            "staleness_max": float(staleness),
+            "train_s": time.perf_counter() - started,
+            "step_s": time.perf_counter() - self._last_step,
+            "skipped": float(stats.skipped),
+        }
+        self._last_step = time.perf_counter()
+        self.ledger.applied()
+        await self.after_step(attrs.evolve(stats, metrics=metrics))
+
+    def _traces(self, group: Group) -> list[Trace]:
+        return [decode(self.parts.store.get(result.trace)) for result in group.valid() if result.trace]
+
+    async def _rewards(self, group: Group, traces: list[Trace]) -> list[float]:
+        """Episode rewards plus group-scope ones, which need all members."""
+        rewards = [result.reward for result in group.valid()]
+        for reward in self.parts.group_rewards:
+            scores = await reward.score_group(traces, {"task": self._by_id[group.task_id].view})
+            rewards = [value + total([score]) for value, score in zip(rewards, scores, strict=True)]
+            for trace, result, score in zip(traces, group.valid(), scores, strict=True):
+                if result.trace:
+                    self.parts.store.put(result.trace, encode(trace.graded(trace.verdict, (*trace.scores, score))))
+        self.parts.emit(
+            GroupScored(
+                group=group.id,
+                task_id=group.task_id,
+                rewards=tuple(rewards),
+                voids=len(group.slots) - len(rewards),
+            )
+        )
+        return rewards
+
+    def _batch(self, groups: list[Group], traces: list[list[Trace]], rewards: list[list[float]]) -> TrainBatch:
+        sequences: list[TrainSequence] = []
+        scored: list[GroupRewards] = []
+        episodes = 0
+        for group, rows, values in zip(groups, traces, rewards, strict=True):
+            numbers = tuple(range(episodes, episodes + len(rows)))
+            episodes += len(rows)
+            scored.append(GroupRewards(group.id, numbers, tuple(values)))
+            for number, trace in zip(numbers, rows, strict=True):
+                sequences += sequences_of(trace, number, self.parts.stage.temperature, self.ledger.version)
+        return TrainBatch(
+            stage=self.parts.stage.name,
+            objective=self.parts.algorithm_id,
+            sequences=tuple(sequences),
+            episodes=episodes,
+            groups=tuple(scored),
+            progress=self.ledger.step / self.parts.stage.steps,
+        )
+
+    def _metrics(self, groups: list[Group], rewards: list[list[float]]) -> dict[str, float]:
+        results = [
+            self._results.pop((group.number, index))
+            for group in groups
+            for index in range(len(group.slots))
+            if (group.number, index) in self._results
+        ]
+        valid = [result for result in results if result.verdict.valid]
+        flat = [value for row in rewards for value in row]
+        counters = self.ledger.counters
+        ended = counters["valid"] + counters["void"]
+        return {
+            "reward_mean": statistics.mean(flat),
+            "solve_rate": statistics.mean([float(r.verdict.outcome.value == "solved") for r in valid]),
+            "best_of_group": statistics.mean([max(row) for row in rewards if row]),
+            "flat_share": statistics.mean([float(len(set(row)) <= 1) for row in rewards]),
+            "void_share": counters["void"] / max(1, ended),
+            "episodes_per_s": len(results) / max(1e-9, time.perf_counter() - self._last_step),
+            **means(valid),
+        }
+
+
+def slot_result(result: EpisodeResult) -> SlotResult:
+    """What the ledger keeps of an episode."""
+    return SlotResult(
+        valid=result.verdict.valid,
+        reward=result.reward,
+        cause=result.verdict.cause or (None if result.verdict.valid else result.verdict.outcome.value),
+        oldest_version=result.oldest_version,
+        trace=result.trace.uri if result.trace else None,
+        sha256=result.trace.sha256 if result.trace else None,
+        tokens=int(result.stats.get("tokens", 0)),
+    )
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks, return_exceptions=True)

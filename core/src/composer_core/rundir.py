@@ -1,0 +1,168 @@
+"""The run folder: what is written, and how a commit becomes the truth.
+
+    config.json      resolved run file            plugins.json   name, dist, version, source hash of each plugin
+    commit.json      the manifest; replaced atomically, it names everything that belongs to the last commit
+    checkpoints/N/   trainer state and ledger of commit N        journal-N.jsonl  finished episodes since commit N
+    weights/         published weights            traces/        one file for each episode
+    demonstrations/, evaluations/                 events.jsonl, summary.json, report.html
+
+A commit is written in full beside the previous one and becomes valid by one rename of commit.json; a kill at any point
+leaves the old or the new manifest, both whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from composer_core.errors import ConfigError, StoreError
+from composer_core.types import WeightsRef
+
+
+@frozen
+class Commit:
+    """The manifest of one commit."""
+
+    number: int
+    stage: int
+    """Index into the run's stages."""
+    step: int
+    """Steps of that stage that are in the weights."""
+    weights: WeightsRef
+    ledger: dict[str, Any] | None = None
+    """`Ledger.to_json()` of an rl stage."""
+    checksums: dict[str, str] = attrs.Factory(dict)
+    """sha256 of each file of the checkpoint."""
+    tokenizer: str = ""
+    """Fingerprint of the tokenizer that gives the ids their meaning."""
+    best: dict[str, Any] | None = None
+    """Metric, value and checkpoint of the best evaluation so far."""
+
+
+@frozen
+class RunDir:
+    """Paths and atomic writes of one run folder."""
+
+    path: Path
+
+    def create(self, config: dict[str, Any], plugins: list[dict[str, str]]) -> None:
+        """Start a new folder.
+
+        Raises:
+            ConfigError: it already holds a run; nothing is overwritten.
+        """
+        if (self.path / "config.json").exists():
+            raise ConfigError(
+                "the run folder already holds a run",
+                where=str(self.path),
+                fix=f"resume it with --resume {self.path}, or choose another --run-dir",
+            )
+        for name in ("checkpoints", "weights", "traces", "demonstrations", "evaluations"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+        self.write_json("plugins.json", plugins)
+        self.write_json("config.json", config)
+
+    def read_json(self, name: str) -> Any:
+        """The parsed file, or None if there is none."""
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise StoreError(f"{name} is damaged", where=str(self.path / name), found=str(error)) from error
+
+    def write_json(self, name: str, value: Any) -> None:
+        text = json.dumps(value, indent=1, default=str)
+        self.write(name, text.encode())
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file atomically and durably."""
+        target = self.path / name
+        part = target.with_name(f".{target.name}.part")
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+
+    # --- commits ---
+
+    def checkpoint(self, number: int) -> Path:
+        return self.path / "checkpoints" / str(number)
+
+    def fresh_checkpoint(self, number: int) -> Path:
+        """An empty folder for commit `number`; leftovers of a killed attempt are removed."""
+        folder = self.checkpoint(number)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def commit(self, commit: Commit, keep: int) -> None:
+        """Make `commit` the truth, then remove what no longer is part of it."""
+        self.write_json("commit.json", attrs.asdict(commit))
+        self.journal(commit.number).touch()
+        best = (commit.best or {}).get("checkpoint")
+        for folder in (self.path / "checkpoints").iterdir():
+            old = folder.name.isdigit() and int(folder.name) <= commit.number - keep
+            if old and folder.name != str(best):
+                shutil.rmtree(folder, ignore_errors=True)
+        for file in self.path.glob("journal-*.jsonl"):
+            if file != self.journal(commit.number):
+                file.unlink(missing_ok=True)
+        for file in (self.path / "weights").iterdir():
+            if file.name.endswith(".safetensors") and int(file.stem) < commit.weights.version - keep:
+                file.unlink(missing_ok=True)
+
+    def last_commit(self) -> Commit | None:
+        """The manifest, its checkpoint verified.
+
+        Raises:
+            StoreError: a file of the checkpoint is missing or was changed.
+        """
+        data = self.read_json("commit.json")
+        if data is None:
+            return None
+        commit = Commit(**{**data, "weights": WeightsRef(**data["weights"])})
+        found = checksums(self.checkpoint(commit.number))
+        if found != commit.checksums:
+            raise StoreError("the checkpoint does not match its manifest", where=str(self.checkpoint(commit.number)))
+        return commit
+
+    def journal(self, number: int) -> Path:
+        return self.path / f"journal-{number}.jsonl"
+
+    def append(self, path: Path, rows: Iterable[dict[str, Any]]) -> None:
+        """Add lines; each is whole or absent after a kill (readers drop a cut last line)."""
+        text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        if text:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+    def lines(self, path: Path) -> list[dict[str, Any]]:
+        """Rows of a line file; a last line cut by a kill is removed from the file, so appending stays safe."""
+        if not path.exists():
+            return []
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) != len(data):
+            os.truncate(path, len(whole))
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """sha256 of every file below a folder, by relative path."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,360 @@
+"""The final Sandbox around any backend, and a node's manager of sandboxes.
+
+A backend is small and may be anybody's; what every sandbox owes its user stands here once: limits on what a command
+prints, errors with the plugin's name, the workspace as a tree, the agent's patch. A capability that the backend lacks
+raises `Unsupported`; nothing is replaced by something weaker.
+
+This module decides neither what is run in a sandbox nor what a fault means for an episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from attrs import asdict, evolve, field, frozen
+
+from composer_core.config import SandboxLimits
+from composer_core.errors import BackendError, NoCapacity, SandboxError, TemplateMissing, Unsupported, boundary
+from composer_core.protocols import (
+    Changes,
+    Created,
+    Entry,
+    ExecRequest,
+    ExecResult,
+    Failed,
+    Forks,
+    FullSnapshots,
+    Leases,
+    Networks,
+    Pauses,
+    SandboxBackend,
+    SandboxProvider,
+    Sessions,
+    SnapshotRef,
+    TemplateRef,
+    TemplateSpec,
+)
+from composer_core.trees import File, Patch, Tree, TreeRef
+from composer_core.types import TaskView
+
+T = TypeVar("T")
+Children = list["Sandbox | Failed"]
+Entries = list[Entry]
+
+TRIES = 3
+"""Times a retryable failure to create is tried again before it counts."""
+PAUSE_S = 0.05
+KEPT_TIMES = 4096
+"""Latencies kept of each kind, newest last."""
+
+
+@frozen
+class CallLimits:
+    """What one call may move between sandbox and host."""
+
+    command_s: float = 10.0
+    """Wall clock of a command that names none."""
+    output_bytes: int = 1 << 20
+    """Kept of each of stdout and stderr."""
+    read_bytes: int = 16 << 20
+    """Largest file that is read whole."""
+    patch_file_bytes: int = 1 << 20
+    """Largest file of a patch; larger ones are skipped and named."""
+
+
+@frozen
+class Times:
+    """Latencies in seconds, bounded, for percentiles."""
+
+    create_s: deque[float] = field(factory=lambda: deque(maxlen=KEPT_TIMES))
+    fork_s: deque[float] = field(factory=lambda: deque(maxlen=KEPT_TIMES))
+    exec_s: deque[float] = field(factory=lambda: deque(maxlen=KEPT_TIMES))
+
+
+class Sandbox:
+    """One live sandbox, whatever the backend; an async context manager that destroys it. Final.
+
+    `plugin` is the provider's component id, `pristine` the workspace it was created from.
+    """
+
+    def __init__(
+        self,
+        backend: SandboxBackend,
+        plugin: str,
+        pristine: Tree,
+        limits: CallLimits | None = None,
+        times: Times | None = None,
+    ) -> None:
+        self.backend = backend
+        self.plugin = plugin
+        self.pristine = pristine
+        self.limits = limits or CallLimits()
+        self.times = times or Times()
+        self._destroyed = False
+
+    @property
+    def id(self) -> str:
+        return self.backend.id
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(asyncio.ensure_future(self.destroy()))
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float | None = None,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+    ) -> ExecResult:
+        """Run a command to its end; its output is cut at `limits.output_bytes` a stream, totals stay true."""
+        request = self._request(argv, timeout_s, stdin, env, cwd)
+        started = time.perf_counter()
+        result = self._capped(await self._call(self.backend.exec(request)))
+        self.times.exec_s.append(time.perf_counter() - started)
+        return result
+
+    def _request(
+        self, argv: Sequence[str], timeout_s: float | None, stdin: bytes, env: Mapping[str, str] | None, cwd: str
+    ) -> ExecRequest:
+        if isinstance(argv, str) or not argv:
+            raise BackendError("a command is a non-empty list of words", found=repr(argv), fix="['sh', '-c', text]")
+        limits = self.limits
+        wait_s = limits.command_s if timeout_s is None else timeout_s
+        return ExecRequest(tuple(argv), cwd, stdin, dict(env or {}), wait_s, limits.output_bytes)
+
+    def _capped(self, result: ExecResult) -> ExecResult:
+        cap = self.limits.output_bytes
+        return evolve(
+            result,
+            stdout=result.stdout[:cap],
+            stderr=result.stderr[:cap],
+            stdout_bytes=max(result.stdout_bytes, len(result.stdout)),
+            stderr_bytes=max(result.stderr_bytes, len(result.stderr)),
+        )
+
+    async def read(self, path: str) -> bytes:
+        return await self._call(self.backend.read(path, self.limits.read_bytes))
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._call(self.backend.write(path, data))
+
+    async def list(self, path: str = "") -> Entries:
+        return await self._call(self.backend.list(path))
+
+    async def destroy(self) -> None:
+        """Safe twice."""
+        if not self._destroyed:
+            self._destroyed = True
+            await self._call(self.backend.destroy())
+
+    # --- the workspace as a value -----------------------------------------------------------------------------
+
+    async def tree(self) -> Tree:
+        """Every regular file of the workspace. A listing tells no executable bits: pristine ones hold."""
+        return (await self._walk())[0]
+
+    async def patch(self) -> Patch:
+        """What changed since the workspace was pristine: the declared artifact."""
+        if isinstance(self.backend, Changes):
+            return await self._call(self.backend.changes(self.limits.patch_file_bytes))
+        after, skipped = await self._walk(self.limits.patch_file_bytes)
+        patch = Patch.between(self.pristine, after)
+        kept = tuple(path for path in patch.deletes if path not in skipped.large)
+        return Patch(patch.writes, kept, tuple(sorted(skipped.other | skipped.large)))
+
+    async def _walk(self, limit_bytes: int | None = None) -> tuple[Tree, _Skipped]:
+        modes = {file.path: file.executable for file in self.pristine.files}
+        files, folders, skipped = [], [""], _Skipped()
+        while folders:
+            folder = folders.pop()
+            for entry in await self.list(folder):
+                path = f"{folder}/{entry.name}".lstrip("/")
+                if entry.kind == "folder":
+                    folders.append(path)
+                elif entry.kind != "file":
+                    skipped.other.add(path)
+                elif limit_bytes is not None and entry.size_bytes > limit_bytes:
+                    skipped.large.add(path)
+                else:
+                    files.append(File(path, await self.read(path), modes.get(path, False)))
+        return Tree(tuple(files)), skipped
+
+    async def apply(self, patch: Patch) -> None:
+        """Lay a patch over the workspace; a backend removes files by command."""
+        for start in range(0, len(patch.deletes), 200):
+            result = await self.exec(["rm", "-f", "--", *patch.deletes[start : start + 200]])
+            if result.status != "exited" or result.exit_code:
+                text = result.stderr.decode(errors="replace").strip()
+                raise BackendError("a patch's deletions could not be applied", who=self.plugin, found=text)
+        for file in patch.writes:
+            await self.write(file.path, file.data)
+        scripts = [file.path for file in patch.writes if file.executable]
+        if scripts:
+            await self.exec(["chmod", "+x", "--", *scripts])
+
+    # --- optional capabilities --------------------------------------------------------------------------------
+
+    async def snapshot(self) -> SnapshotRef:
+        ref: SnapshotRef = await self._call(self._need(Forks).snapshot())
+        return ref
+
+    async def fork(self, n: int) -> Children:
+        """n new sandboxes from one capture of this one; each is a sandbox or the reason why not."""
+        backend = self._need(Forks)
+        started = time.perf_counter()
+        children: list[Created | Failed] = await self._call(backend.fork(n))
+        self.times.fork_s.append(time.perf_counter() - started)
+        return [child if isinstance(child, Failed) else self._child(child) for child in children]
+
+    def _child(self, created: Created) -> Sandbox:
+        return Sandbox(created.backend, self.plugin, self.pristine, self.limits, self.times)
+
+    async def full_snapshot(self) -> SnapshotRef:
+        ref: SnapshotRef = await self._call(self._need(FullSnapshots).full_snapshot())
+        return ref
+
+    async def session_exec(self, name: str, argv: Sequence[str], *, timeout_s: float | None = None) -> ExecResult:
+        backend = self._need(Sessions)
+        return self._capped(await self._call(backend.session_exec(name, self._request(argv, timeout_s, b"", None, ""))))
+
+    async def pause(self) -> None:
+        await self._call(self._need(Pauses).pause())
+
+    async def resume(self) -> None:
+        await self._call(self._need(Pauses).resume())
+
+    async def set_network(self, allow: Sequence[str]) -> None:
+        await self._call(self._need(Networks).set_network(allow))
+
+    async def renew(self, lease_s: float) -> None:
+        await self._call(self._need(Leases).renew(lease_s))
+
+    def _need(self, protocol: Any) -> Any:
+        if isinstance(self.backend, protocol):
+            return self.backend
+        raise Unsupported(f"sandboxes of {self.plugin} offer no {protocol.__name__}", who=self.plugin)
+
+    async def _call(self, call: Awaitable[T]) -> T:
+        with boundary("sandbox", self.plugin):
+            return await call
+
+
+@frozen
+class _Skipped:
+    other: set[str] = field(factory=set)
+    large: set[str] = field(factory=set)
+
+
+class Sandboxes:
+    """A node's sandboxes of one provider: templates prepared once, one sandbox for one episode, times counted.
+
+    `tree_of` resolves a workspace reference and is called once for each; `limits` are those of every template.
+    """
+
+    def __init__(
+        self,
+        provider: SandboxProvider,
+        plugin: str,
+        tree_of: Callable[[TreeRef], Tree],
+        limits: SandboxLimits | None = None,
+    ) -> None:
+        self.provider = provider
+        self.plugin = plugin
+        self.limits = limits or SandboxLimits()
+        self.times = Times()
+        self.created = 0
+        self.failed = 0
+        self._tree_of = tree_of
+        self._templates: dict[TemplateSpec, asyncio.Task[TemplateRef]] = {}
+        self._trees: dict[TreeRef, Tree] = {}
+
+    async def probe(self) -> frozenset[str]:
+        with boundary("sandbox", self.plugin):
+            return await self.provider.probe()
+
+    async def template(self, spec: TemplateSpec) -> TemplateRef:
+        """The prepared template of `spec`; equal specs are prepared once, and a failure is not remembered."""
+        spec = evolve(spec, env=_Env(spec.env))
+        task = self._templates.get(spec)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = self._templates[spec] = asyncio.ensure_future(self._prepare(spec))
+        return await asyncio.shield(task)
+
+    async def _prepare(self, spec: TemplateSpec) -> TemplateRef:
+        with boundary("sandbox", self.plugin):
+            return await self.provider.prepare(spec, self.tree(spec.workspace))
+
+    def tree(self, ref: TreeRef) -> Tree:
+        if ref not in self._trees:
+            self._trees[ref] = self._tree_of(ref)
+        return self._trees[ref]
+
+    async def create(self, view: TaskView, *, extra_needs: Sequence[str] = ()) -> Sandbox:
+        """A fresh sandbox of the task's workspace.
+
+        Raises:
+            SandboxError: typed; what is retryable was tried again a bounded number of times before.
+        """
+        spec = TemplateSpec(view.workspace, tuple(sorted({*view.needs, *extra_needs})), **asdict(self.limits))
+        started = time.perf_counter()
+        for left in reversed(range(TRIES)):
+            try:
+                backend = await self._one(spec)
+                break
+            except SandboxError as error:
+                if not left or not (error.retryable or isinstance(error, TemplateMissing)):
+                    self.failed += 1
+                    raise
+                if isinstance(error, TemplateMissing):
+                    self._templates.pop(evolve(spec, env=_Env(spec.env)), None)
+                await asyncio.sleep(float(error.fields.get("retry_after_s", PAUSE_S)))
+        self.created += 1
+        self.times.create_s.append(time.perf_counter() - started)
+        limits = CallLimits(view.limits.command_s, read_bytes=self.limits.file_bytes)
+        return Sandbox(backend, self.plugin, self.tree(view.workspace), limits, self.times)
+
+    async def _one(self, spec: TemplateSpec) -> SandboxBackend:
+        template = await self.template(spec)
+        with boundary("sandbox", self.plugin):
+            (child,) = await self.provider.create(template, 1)
+        if isinstance(child, Failed):
+            kind: type[SandboxError] = NoCapacity if child.retryable else BackendError
+            raise kind(f"{self.plugin} could not create a sandbox: {child.error}", who=self.plugin)
+        return child.backend
+
+    def stats(self) -> Mapping[str, float]:
+        """Counts, and medians in milliseconds of what was done at least once."""
+        found = {"sandboxes_created": float(self.created), "sandboxes_failed": float(self.failed)}
+        kinds = {"create": self.times.create_s, "fork": self.times.fork_s, "exec": self.times.exec_s}
+        for name, times in kinds.items():
+            if times:
+                found[f"{name}_p50_ms"] = sorted(times)[len(times) // 2] * 1e3
+        return found
+
+    async def close(self) -> None:
+        """Safe twice."""
+        for task in self._templates.values():
+            task.cancel()
+        await asyncio.gather(*self._templates.values(), return_exceptions=True)
+        self._templates.clear()
+        with boundary("sandbox", self.plugin):
+            await self.provider.close()
+
+
+class _Env(dict[str, Any]):
+    """A template's environment as part of a dictionary key."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))

@@ -1,0 +1,175 @@
+"""summary.json: the figures of a run under fixed names, each from what this run measured.
+
+A key whose evaluation or stage the run did not have is null, never a default that looks like a measurement.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from attrs import Factory, define, field
+
+from composer_core import statistics
+from composer_core.config import RunConfig
+from composer_core.evaluate import Evaluation
+from composer_core.types import EpisodeResult
+
+VERSIONED = ("composer-core", "torch", "transformers", "accelerate", "tokenizers", "safetensors", "attrs", "pluggy")
+BYTES_PER_MAXRSS = 1024 if sys.platform.startswith("linux") else 1
+
+
+@define
+class Meter:
+    """Counts and samples collected while a run goes on."""
+
+    started: float = field(factory=time.perf_counter)
+    counts: dict[str, float] = Factory(dict)
+    samples: dict[str, list[float]] = Factory(dict)
+    _first_episode: float | None = None
+
+    def add(self, name: str, amount: float = 1.0) -> None:
+        self.counts[name] = self.counts.get(name, 0.0) + amount
+
+    def step(self, stage: str, metrics: Mapping[str, float]) -> None:
+        rate = metrics.get("trainer_tokens_per_s")
+        if rate:
+            self.samples.setdefault("trainer_tokens_per_s", []).append(rate)
+
+    def rl_step(self, metrics: Mapping[str, float]) -> None:
+        for name in ("parity_p999", "parity_max", "staleness_max", "step_s"):
+            if name in metrics:
+                self.samples.setdefault(name, []).append(metrics[name])
+
+    def episode(self, result: EpisodeResult) -> None:
+        self.add("episodes")
+        self.add("episodes_void", float(not result.verdict.valid))
+        self.add("sampled_tokens", result.stats.get("tokens", 0.0))
+        self.add("calls", result.stats.get("calls", 0.0))
+        self.add("bad_calls", result.stats.get("bad_calls", 0.0))
+        if result.stop and result.stop.value in ("turns", "tokens", "time", "context"):
+            self.add("episodes_truncated")
+        for name in ("wall_s", "create_s", "grade_s"):
+            if name in result.stats:
+                self.samples.setdefault(f"episode/{name}", []).append(result.stats[name])
+
+    def share(self, part: str, whole: str) -> float:
+        return self.counts.get(part, 0.0) / max(1.0, self.counts.get(whole, 0.0))
+
+    def median(self, name: str) -> float | None:
+        values = self.samples.get(name)
+        return statistics.percentile(values, 0.5) if values else None
+
+    def latest(self, name: str) -> float | None:
+        return self.samples[name][-1] if self.samples.get(name) else None
+
+    def worst(self, name: str) -> float | None:
+        return max(self.samples[name]) if self.samples.get(name) else None
+
+
+def summarize_run(
+    config: RunConfig,
+    evaluations: Mapping[tuple[str, str], Evaluation],
+    meter: Meter,
+    stats: Mapping[str, float],
+) -> dict[str, Any]:
+    """Everything a reader needs to judge a run, as JSON-like data."""
+
+    def metric(moment: str, name: str, key: str = "solve_rate") -> float | None:
+        found = evaluations.get((moment, name))
+        return found.metrics.get(key) if found else None
+
+    def ci(moment: str) -> list[float] | None:
+        found = evaluations.get((moment, "main"))
+        return [found.metrics["ci95_low"], found.metrics["ci95_high"]] if found else None
+
+    wall_s = time.perf_counter() - meter.started
+    sampler_busy = stats.get("sampler/busy_s", 0.0)
+    return {
+        "name": config.name,
+        "solve_rate_before": metric("before", "main"),
+        "solve_rate_after": metric("after", "main"),
+        "ci95_before": ci("before"),
+        "ci95_after": ci("after"),
+        "gain": _gain(evaluations, "main", config.seed),
+        "greedy_before": metric("before", "greedy"),
+        "greedy_after": metric("after", "greedy"),
+        "best_of_8_before": metric("before", "best_of_8", "best_of_8"),
+        "best_of_8_after": metric("after", "best_of_8", "best_of_8"),
+        "new_function_after": metric("after", "new_function"),
+        "control_blank": metric("after", "blank"),
+        "control_guess": metric("after", "guess") or metric("before", "guess"),
+        "attempts": metric("after", "main", "episodes"),
+        "episodes": meter.counts.get("episodes", 0.0),
+        "episodes_per_s": meter.counts.get("episodes", 0.0) / max(1e-9, wall_s),
+        "turns_mean": metric("after", "main", "turns_mean"),
+        "calls_mean": metric("after", "main", "calls_mean"),
+        "sampler_tokens_per_s": stats.get("sampler/tokens", 0.0) / sampler_busy if sampler_busy else None,
+        "trainer_tokens_per_s": meter.median("trainer_tokens_per_s"),
+        "fork_p50_ms": stats.get("create_p50_ms"),
+        "exec_p50_ms": stats.get("exec_p50_ms"),
+        "parity_p999": meter.latest("parity_p999"),
+        "parity_max": meter.worst("parity_max"),
+        "void_share": meter.share("episodes_void", "episodes"),
+        "truncated_share": meter.share("episodes_truncated", "episodes"),
+        "bad_call_share": meter.share("bad_calls", "calls"),
+        "loop_lag_p99_ms": stats.get("loop_lag_p99_ms"),
+        "wall_s": wall_s,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_MAXRSS,
+        "seed": config.seed,
+        "deterministic": config.deterministic,
+        "commit": _commit(),
+        "cpu": _cpu(),
+        "versions": _versions(),
+        "evaluations": {f"{moment}/{name}": found.metrics for (moment, name), found in evaluations.items()},
+        "stats": dict(stats),
+        "counts": meter.counts,
+    }
+
+
+def _gain(evaluations: Mapping[tuple[str, str], Evaluation], name: str, seed: int) -> dict[str, float] | None:
+    """Paired gain of a set from before to after, bootstrapped over tasks."""
+    before, after = evaluations.get(("before", name)), evaluations.get(("after", name))
+    if not before or not after:
+        return None
+    mean, low, high = statistics.paired_interval(before.rows, after.rows, seed)
+    return {"mean": mean, "ci95_low": low, "ci95_high": high}
+
+
+def _commit() -> str | None:
+    """The source revision this package runs from, when it runs from a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in VERSIONED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,130 @@
+"""The tools of a run, and how the calls of one turn are executed.
+
+Consecutive reads run concurrently; a write or an exec is a barrier, so it sees everything before it and nothing after.
+Results come in call order, whatever finished first. A call that cannot be executed (malformed, unknown tool, bad
+arguments) gets a result that says why: it is the policy's doing and is never dropped.
+
+A tool's error is text for the model. What is the host's fault (a sandbox that is gone) passes through and makes the
+episode void; a tool that breaks with an exception of its own is recorded as a fault and shown as a failed call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import Factory, define, evolve, frozen
+
+from composer_core.errors import PathError, PluginFault, QuotaError, ToolError, boundary, did_you_mean
+from composer_core.protocols import ToolContext, ToolSchema
+from composer_core.records import ToolSpec
+from composer_core.schema import bind, call_tool, schema_of
+from composer_core.types import Call, Fault, ToolResult
+
+
+@frozen
+class Tool:
+    """A chosen tool: its record with the function resolved, and its settings."""
+
+    id: str
+    spec: ToolSpec
+    config: Any
+    function: Callable[..., Any]
+    schema: ToolSchema
+
+    @classmethod
+    def of(cls, id: str, spec: ToolSpec, function: Callable[..., Any], config: Any) -> Tool:
+        resolved = evolve(spec, function=function)
+        return cls(id, resolved, config, function, schema_of(resolved))
+
+
+@define
+class Toolbox:
+    """All tools of a run by the name the model uses."""
+
+    tools: dict[str, Tool] = Factory(dict)
+
+    @property
+    def schemas(self) -> list[ToolSchema]:
+        return [tool.schema for tool in self.tools.values()]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(need for tool in self.tools.values() for need in tool.spec.needs))
+
+    def ends(self, calls: Sequence[Call]) -> bool:
+        """Whether one of the executed calls ends the episode."""
+        return any(not call.problem and self.tools[call.name].spec.ends for call in calls)
+
+    def examine(self, calls: Sequence[Call]) -> tuple[Call, ...]:
+        """Mark calls of unknown tools and with arguments that do not fit."""
+        return tuple(self._examine(call) for call in calls)
+
+    def _examine(self, call: Call) -> Call:
+        if call.problem:
+            return call
+        tool = self.tools.get(call.name)
+        if tool is None:
+            detail = f"unknown tool {call.name!r}: {did_you_mean(call.name, self.tools)}"
+            return evolve(call, problem="unknown_tool", detail=detail)
+        try:
+            bind(tool.spec, call.arguments)
+        except ToolError as error:
+            return evolve(call, problem="bad_arguments", detail=str(error))
+        return call
+
+    async def run(self, calls: Sequence[Call], context: ToolContext) -> tuple[list[ToolResult], list[Fault]]:
+        """Execute the calls of one turn."""
+        results: list[ToolResult] = []
+        faults: list[Fault] = []
+        for batch in self._batches(calls):
+            for result, fault in await asyncio.gather(*(self._run_one(call, context) for call in batch)):
+                results.append(result)
+                if fault:
+                    faults.append(fault)
+        return results, faults
+
+    def _batches(self, calls: Sequence[Call]) -> list[list[Call]]:
+        """Runs of reads together, everything else alone."""
+        batches: list[list[Call]] = []
+        open_for_reads = False
+        for call in calls:
+            reads = call.problem is not None or self.tools[call.name].spec.effect == "read"
+            if reads and open_for_reads:
+                batches[-1].append(call)
+            else:
+                batches.append([call])
+            open_for_reads = reads
+        return batches
+
+    async def _run_one(self, call: Call, context: ToolContext) -> tuple[ToolResult, Fault | None]:
+        if call.problem:
+            return ToolResult(call.id, call.name, call.detail or call.problem, ok=False, problem=call.problem), None
+        tool = self.tools[call.name]
+        started = time.perf_counter()
+        fault = None
+        try:
+            with boundary("tool", tool.id):
+                arguments = bind(tool.spec, call.arguments)
+                output = await call_tool(tool.spec, tool.function, evolve(context, config=tool.config), arguments)
+            text, ok, problem = output.text, output.ok, None if output.ok else "tool"
+            exit_code, data = output.exit_code, output.data
+        except (ToolError, PathError, QuotaError) as error:
+            text, ok, problem, exit_code, data = error.message, False, "tool", None, {}
+        except PluginFault as error:
+            text, ok, problem, exit_code, data = "the tool failed", False, "fault", None, {}
+            fault = Fault("tool", tool.id, error.message)
+        text, cut = clip(text, context.limits.output_chars)
+        wall_s = time.perf_counter() - started
+        return ToolResult(call.id, call.name, text, ok, problem, exit_code, wall_s, cut, data), fault
+
+
+def clip(text: str, limit_chars: int) -> tuple[str, int]:
+    """Head and tail of a text that is too long, and how many characters were left out."""
+    if len(text) <= limit_chars:
+        return text, 0
+    half = limit_chars // 2
+    cut = len(text) - 2 * half
+    return f"{text[:half]}\n[{cut} characters cut]\n{text[len(text) - half :]}", cut

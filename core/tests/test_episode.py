@@ -1,0 +1,306 @@
+"""One episode: exact ids, masks, stops, barriers, void causes. On fakes; the only place that samples."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from composer_core import ToolContext, ToolSpec
+from composer_core.columns import Column
+from composer_core.context import Plain
+from composer_core.episode import EpisodeParts, run_episode
+from composer_core.errors import GradingError, ToolError
+from composer_core.protocols import Ask, BuildContext, Continue, NewBranch
+from composer_core.records import NoConfig, RewardSpec
+from composer_core.sandbox import Sandboxes
+from composer_core.scoring import Reward
+from composer_core.toolbox import Tool, Toolbox
+from composer_core.types import (
+    Call,
+    Completion,
+    EpisodeRequest,
+    GradingRef,
+    Limits,
+    Message,
+    Outcome,
+    ParsedTurn,
+    SlotKey,
+    Stop,
+)
+from composer_testing.fakes import tools
+from composer_testing.fakes.config import TasksConfig
+from composer_testing.fakes.tasks import Sums, checked, sandboxes
+from composer_testing.fakes.text import END, ByteTokenizer, LineRenderer
+
+RENDERER = LineRenderer(ByteTokenizer())
+TASKS = Sums(TasksConfig())
+WRITE = Call("c0", "write", {"path": "answer.txt", "text": "0"})
+DONE = Call("c0", "done", {})
+
+
+class Script:
+    """Emits given turns (calls, text, or raw ids) in order and remembers what it was asked."""
+
+    def __init__(self, *turns):
+        self.turns, self.asked, self.released = list(turns), [], []
+
+    async def generate(self, ids, settings, request):
+        self.asked.append((list(ids), settings, request))
+        turn = self.turns[len(self.asked) - 1]
+        if isinstance(turn, Exception):
+            raise turn
+        if isinstance(turn, Call):
+            turn = ParsedTurn("", (turn,))
+        emitted = RENDERER.render(turn) if isinstance(turn, ParsedTurn) else list(turn)
+        emitted = emitted[: settings.max_tokens]
+        stop = "stop" if emitted[-1] == END else "length"
+        size = len(emitted)
+        return Completion(Column.of("I32", emitted), Column.of("F32", [-0.25] * size), ((3, size),), stop, 3)
+
+    async def release(self, session):
+        self.released.append(session)
+
+
+def toolbox(*specs):
+    specs = specs or (
+        ToolSpec.of(tools.read),
+        ToolSpec.of(tools.write, effect="write"),
+        ToolSpec.of(tools.done, ends=True),
+    )
+    return Toolbox({spec.name: Tool.of(f"fakes/{spec.name}", spec, spec.function, None) for spec in specs})
+
+
+def run(script, *, limits=None, context=None, box=None, reward=checked, request=None):
+    task = TASKS.tasks("train")[0]
+    spec = RewardSpec(name="checked", function=reward, outcome=True)
+    parts = EpisodeParts(
+        samplers={"policy": script},
+        renderer=RENDERER,
+        toolbox=box or toolbox(),
+        sandboxes=Sandboxes(sandboxes(None, BuildContext(Path())), "fakes/memory", TASKS.tree),
+        context=context or Plain(NoConfig(), BuildContext(Path())),
+        rewards=(Reward("fakes/checked", "1", spec, reward, None, 1.0),),
+        resolve_grading=TASKS.grading,
+    )
+    view = evolve(task.view, limits=limits or Limits())
+    order = EpisodeRequest(SlotKey(task.id, 0), "g", view, GradingRef("fakes/sums", task.id), **(request or {}))
+    return asyncio.run(run_episode(order, parts))
+
+
+def test_the_branch_is_exactly_prompt_samples_and_results():
+    script = Script(WRITE, DONE)
+    trace = run(script)
+    (branch,) = trace.branches
+    ids = list(branch.ids.values())
+    sampled = list(branch.sampled.values())
+    assert [i for i, flag in zip(ids, sampled, strict=True) if flag] == [
+        *RENDERER.render(ParsedTurn("", (WRITE,))),
+        *RENDERER.render(ParsedTurn("", (DONE,))),
+    ]
+    second_prompt = script.asked[1][0]
+    assert ids[: len(second_prompt)] == second_prompt, "history is appended to, never rendered again"
+    assert trace.stop is Stop.FINISHED
+    assert [value for value, _ in branch.versions if value >= 0] == [3, 3]
+    assert script.released == [f"{trace.key.episode_id}#0"]
+
+
+def test_positions_and_noise_go_on_over_turns():
+    script = Script(WRITE, DONE)
+    run(script)
+    first, second = (request for _, _, request in script.asked)
+    assert first.noise == second.noise
+    assert second.position == len(RENDERER.render(ParsedTurn("", (WRITE,))))
+
+
+def test_the_verdict_comes_from_a_fresh_fork():
+    assert run(Script(WRITE, DONE)).verdict.outcome is Outcome.SOLVED
+    wrong = evolve(WRITE, arguments={"path": "answer.txt", "text": "5"})
+    assert run(Script(wrong, DONE)).verdict.outcome is Outcome.FAILED
+
+
+def test_a_missing_end_token_is_appended_with_mask_zero():
+    cut = RENDERER.render(ParsedTurn("", (WRITE,)))[:-1]
+    script = Script(cut, DONE)
+    trace = run(script, limits=Limits(turn_tokens=len(cut)))
+    start = trace.turns[0].stop
+    branch = trace.branches[0]
+    assert branch.ids.values()[start] == END
+    assert branch.sampled.values()[start] == 0
+
+
+@pytest.mark.parametrize(
+    ("turns", "limits", "stop"),
+    [
+        ([ParsedTurn("no call")], Limits(), Stop.NO_CALL),
+        ([WRITE, WRITE, WRITE], Limits(turns=2), Stop.TURNS),
+        ([b"words without end"], Limits(turn_tokens=5), Stop.TOKENS),
+        ([WRITE, WRITE, WRITE], Limits(tokens=80), Stop.TOKENS),
+        ([WRITE, WRITE, WRITE], Limits(context_tokens=110), Stop.CONTEXT),
+    ],
+)
+def test_every_limit_has_its_stop_and_is_graded_as_it_stands(turns, limits, stop):
+    trace = run(Script(*turns), limits=limits)
+    assert trace.stop is stop
+    assert trace.verdict.valid
+    assert len(trace.branches[0]) <= limits.context_tokens
+    assert trace.sampled_tokens() <= limits.tokens
+
+
+def test_the_wall_clock_limit_ends_the_episode_gradable():
+    class Slow(Script):
+        async def generate(self, ids, settings, request):
+            if self.asked:
+                await asyncio.sleep(60)
+            return await super().generate(ids, settings, request)
+
+    trace = run(Slow(WRITE), limits=Limits(wall_s=0.05))
+    assert trace.stop is Stop.TIME
+    assert trace.verdict.outcome is Outcome.SOLVED
+
+
+@pytest.mark.parametrize(
+    ("call", "problem", "words"),
+    [
+        (Call("c0", "raed", {}), "unknown_tool", "did you mean 'read'"),
+        (Call("c0", "read", {"pth": "x"}), "bad_arguments", "pth"),
+        (Call("c0", "read", {"path": "none.txt"}), "tool", "none.txt"),
+    ],
+)
+def test_a_bad_call_is_answered_and_never_dropped(call, problem, words):
+    trace = run(Script(call, DONE))
+    result = trace.turns[0].results[0]
+    assert (result.ok, result.problem) == (False, problem)
+    assert words in result.text
+
+
+def test_reads_run_together_and_writes_are_barriers():
+    running, widest, order = set(), [], []
+
+    async def look(name: str) -> str:
+        """Read."""
+        running.add(name)
+        await asyncio.sleep(0.01)
+        widest.append(len(running))
+        running.discard(name)
+        order.append(name)
+        return name
+
+    async def change(name: str) -> str:
+        """Write."""
+        assert not running, "a write waits for the reads before it"
+        order.append(name)
+        return name
+
+    box = toolbox(ToolSpec.of(look), ToolSpec.of(change, effect="write"), ToolSpec.of(tools.done, ends=True))
+    calls = [
+        Call("", "look", {"name": "a"}),
+        Call("", "look", {"name": "b"}),
+        Call("", "change", {"name": "c"}),
+        Call("", "look", {"name": "d"}),
+    ]
+    trace = run(Script(ParsedTurn("", tuple(calls)), DONE), box=box)
+    assert max(widest) == 2
+    assert order[2:] == ["c", "d"]
+    assert [result.text for result in trace.turns[0].results] == ["a", "b", "c", "d"], "results come in call order"
+
+
+def test_a_tool_that_breaks_is_a_fault_and_the_episode_goes_on():
+    def broken() -> str:
+        """Break."""
+        raise ZeroDivisionError("inside")
+
+    def picky() -> str:
+        """Refuse."""
+        raise ToolError("not like this")
+
+    box = toolbox(ToolSpec.of(broken), ToolSpec.of(picky), ToolSpec.of(tools.done, ends=True))
+    trace = run(Script(Call("", "broken", {}), Call("", "picky", {}), DONE), box=box)
+    assert trace.stop is Stop.FINISHED
+    assert [result.problem for result in trace.results()] == ["fault", "tool", None]
+    assert [fault.plugin for fault in trace.faults] == ["fakes/broken"]
+    assert trace.results()[1].text == "not like this"
+
+
+def test_long_results_are_cut_and_say_so():
+    def flood() -> str:
+        """Print."""
+        return "x" * 500
+
+    box = toolbox(ToolSpec.of(flood), ToolSpec.of(tools.done, ends=True))
+    (result, _) = run(Script(Call("", "flood", {}), DONE), box=box, limits=Limits(output_chars=100)).results()
+    assert result.cut_chars == 400
+    assert "[400 characters cut]" in result.text
+
+
+def test_the_context_tool_argument_reaches_the_sandbox_and_state():
+    seen = []
+
+    async def peek(context: ToolContext) -> str:
+        """Look."""
+        context.state["count"] = context.state.get("count", 0) + 1
+        seen.append((context.state["count"], await context.sandbox.read("answer.txt")))
+        return ""
+
+    box = toolbox(ToolSpec.of(peek), ToolSpec.of(tools.done, ends=True))
+    run(Script(Call("", "peek", {}), Call("", "peek", {}), DONE), box=box)
+    assert seen == [(1, b"?"), (2, b"?")]
+
+
+def test_a_broken_sampler_makes_the_episode_void():
+    trace = run(Script(WRITE, OSError("gone")))
+    assert (trace.verdict.outcome, trace.verdict.cause) == (Outcome.VOID, "sampler")
+    assert "OSError: gone" in trace.faults[0].error
+    assert trace.sampled_tokens() > 0, "what happened before is kept"
+
+
+def test_a_log_probability_that_is_no_number_makes_the_episode_void():
+    class Bad(Script):
+        async def generate(self, ids, settings, request):
+            found = await super().generate(ids, settings, request)
+            return evolve(found, logprobs=Column.of("F32", [float("nan")] * len(found.ids)))
+
+    assert run(Bad(WRITE)).verdict.cause == "sampler"
+
+
+def test_a_grader_that_fails_makes_the_episode_void_and_never_failed():
+    async def broken(patch, grading):
+        raise GradingError("no disk")
+
+    trace = run(Script(WRITE, DONE), reward=broken)
+    assert (trace.verdict.outcome, trace.verdict.cause) == (Outcome.VOID, "grader")
+
+
+def test_blank_observations_hide_every_result():
+    trace = run(Script(Call("", "read", {"path": "answer.txt"}), DONE), request={"observations": "blank"})
+    assert trace.turns[0].results[0].text == "."
+
+
+class Summarizing:
+    """Asks once for a summary, then opens a branch from it."""
+
+    def __init__(self):
+        self.asked = False
+
+    def next(self, view):
+        turns = view.trace().turns
+        if len(turns) == 1:
+            return Ask(Message("user", "sum up"), turn_tokens=20)
+        if len(turns) == 2 and len(view.trace().branches) == 1:
+            branch = view.trace().branches[0]
+            ids = branch.ids.values()[turns[1].start : turns[1].stop]
+            return NewBranch((Message("user", view.task.prompt), Message("summary", "", Column.of("I32", ids))))
+        return Continue()
+
+
+def test_a_summary_opens_a_branch_and_every_sampled_token_is_trained_once():
+    script = Script(WRITE, ParsedTurn("wrote it"), DONE)
+    trace = run(script, context=Summarizing())
+    assert [turn.purpose for turn in trace.turns] == ["act", "summary", "act"]
+    assert [branch.parent for branch in trace.branches] == [None, 0]
+    assert sum(sum(branch.sampled.values()) for branch in trace.branches) == trace.sampled_tokens()
+    summary = list(trace.branches[0].ids.values()[trace.turns[1].start : trace.turns[1].stop])
+    ids = list(trace.branches[1].ids.values())
+    start = next(i for i in range(len(ids)) if ids[i : i + len(summary)] == summary)
+    assert not any(trace.branches[1].sampled.values()[start : start + len(summary)]), "spliced, as context"
+    assert len(script.released) == 2

@@ -1,0 +1,209 @@
+"""The framework's Sandbox and Sandboxes, on the in-memory provider."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from composer_core.errors import NoCapacity, PathError, PluginFault, PrepareError, SandboxGone, Unsupported
+from composer_core.protocols import Changes, ExecResult, Forks, TemplateSpec
+from composer_core.sandbox import TRIES, CallLimits, Sandbox, Sandboxes
+from composer_core.trees import Tree, TreeRef
+from composer_core.types import TaskView
+from composer_testing.fakes.sandbox import MemoryProvider, MemorySandbox
+
+TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n"})
+VIEW = TaskView("task", "prompt", TREE.ref)
+
+
+def node(provider: MemoryProvider | None = None) -> tuple[MemoryProvider, Sandboxes]:
+    provider = provider or MemoryProvider()
+    return provider, Sandboxes(provider, "fakes/memory", lambda ref: TREE)
+
+
+class Bare:
+    """A backend with nothing optional."""
+
+    def __init__(self, inner: MemorySandbox) -> None:
+        self.id = inner.id
+        self.exec, self.read, self.write = inner.exec, inner.read, inner.write
+        self.list, self.destroy = inner.list, inner.destroy
+
+
+async def bare() -> Sandbox:
+    full = await node()[1].create(VIEW)
+    assert isinstance(full.backend, MemorySandbox)
+    backend = Bare(full.backend)
+    assert not isinstance(backend, Forks | Changes)
+    return Sandbox(backend, "fakes/bare", TREE, full.limits)
+
+
+def test_a_patch_by_listing_equals_the_patch_by_changes() -> None:
+    async def whole() -> None:
+        plain = await bare()
+        await plain.write("a.txt", b"changed")
+        await plain.write("new/file", b"new")
+        await plain.exec(["rm", "-f", "pkg/b.txt"])
+        full = Sandbox((await node()[1].create(VIEW)).backend, "fakes/memory", TREE)
+        await full.apply(await plain.patch())
+        assert await full.patch() == await plain.patch()
+        assert [file.path for file in (await plain.patch()).writes] == ["a.txt", "new/file"]
+
+    asyncio.run(whole())
+
+
+def test_a_file_too_large_for_a_patch_is_named_and_is_no_deletion() -> None:
+    async def whole(sandbox: Sandbox) -> None:
+        await sandbox.write("a.txt", b"x" * 2000)
+        sandbox.limits = CallLimits(patch_file_bytes=1000)
+        patch = await sandbox.patch()
+        assert (patch.writes, patch.deletes, patch.skipped) == ((), (), ("a.txt",))
+
+    async def both() -> None:
+        await whole(await bare())
+        await whole(await node()[1].create(VIEW))
+
+    asyncio.run(both())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sandbox: sandbox.fork(1),
+        lambda sandbox: sandbox.snapshot(),
+        lambda sandbox: sandbox.full_snapshot(),
+        lambda sandbox: sandbox.session_exec("main", ["true"]),
+        lambda sandbox: sandbox.pause(),
+        lambda sandbox: sandbox.resume(),
+        lambda sandbox: sandbox.set_network([]),
+        lambda sandbox: sandbox.renew(1.0),
+    ],
+)
+def test_what_a_backend_lacks_raises_unsupported_with_its_name(call: Any) -> None:
+    async def whole() -> None:
+        with pytest.raises(Unsupported, match="fakes/bare"):
+            await call(await bare())
+
+    asyncio.run(whole())
+
+
+def test_a_backend_that_ignores_the_cap_is_cut_with_true_totals() -> None:
+    async def whole() -> ExecResult:
+        sandbox = await bare()
+        inner = sandbox.backend.exec
+
+        async def talkative(request: Any) -> ExecResult:
+            return evolve(await inner(request), stdout=b"x" * 5000, stdout_bytes=0)
+
+        sandbox.backend.exec = talkative  # type: ignore[method-assign]
+        sandbox.limits = CallLimits(output_bytes=100)
+        return await sandbox.exec(["true"])
+
+    result = asyncio.run(whole())
+    assert (len(result.stdout), result.stdout_bytes) == (100, 5000)
+
+
+def test_a_plain_exception_is_attributed_once_and_a_typed_one_passes() -> None:
+    def broken(files: Any, argv: Any, stdin: bytes) -> ExecResult:
+        raise ZeroDivisionError("bug")
+
+    async def whole() -> None:
+        sandbox = await node(MemoryProvider({"broken": broken}))[1].create(VIEW)
+        with pytest.raises(PluginFault, match="ZeroDivisionError") as found:
+            await sandbox.exec(["broken"])
+        assert (found.value.kind, found.value.plugin) == ("sandbox", "fakes/memory")
+        with pytest.raises(PathError):
+            await sandbox.read("../x")
+
+    asyncio.run(whole())
+
+
+def test_the_context_destroys_once() -> None:
+    async def whole() -> None:
+        provider, sandboxes = node()
+        async with await sandboxes.create(VIEW) as sandbox:
+            assert list(provider.live) == [sandbox.id]
+            await sandbox.destroy()
+        assert not provider.live
+        with pytest.raises(SandboxGone):
+            await sandbox.read("a.txt")
+
+    asyncio.run(whole())
+
+
+def test_templates_are_prepared_once_for_concurrent_creates() -> None:
+    calls: list[TreeRef] = []
+
+    async def whole() -> None:
+        provider = MemoryProvider()
+        sandboxes = Sandboxes(provider, "fakes/memory", lambda ref: (calls.append(ref), TREE)[1])
+        found = await asyncio.gather(*(sandboxes.create(VIEW) for _ in range(16)))
+        assert len({sandbox.id for sandbox in found}) == 16
+        assert (provider.prepared, len(calls)) == (1, 1)
+        await sandboxes.create(VIEW, extra_needs=("rg",))
+        assert provider.prepared == 2
+
+    asyncio.run(whole())
+
+
+def test_a_failed_preparation_is_not_remembered() -> None:
+    async def whole() -> None:
+        provider, sandboxes = node()
+        spec = TemplateSpec(TREE.ref, ("compiler",))
+        with pytest.raises(PrepareError):
+            await sandboxes.template(spec)
+        provider.commands["compiler"] = provider.commands["true"]
+        assert (await sandboxes.template(spec)).id
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("failures", range(TRIES))
+def test_retryable_failures_are_tried_again(failures: int) -> None:
+    async def whole() -> None:
+        provider, sandboxes = node()
+        provider.failures = failures
+        await sandboxes.create(VIEW)
+        assert (sandboxes.created, sandboxes.failed) == (1, 0)
+
+    asyncio.run(whole())
+
+
+def test_failures_are_bounded_typed_and_counted() -> None:
+    async def whole() -> None:
+        provider, sandboxes = node()
+        provider.failures = TRIES
+        with pytest.raises(NoCapacity, match="a failure that the test asked for"):
+            await sandboxes.create(VIEW)
+        assert (sandboxes.created, sandboxes.failed, provider.failures) == (0, 1, 0)
+
+    asyncio.run(whole())
+
+
+def test_a_template_that_the_provider_forgot_is_prepared_again() -> None:
+    async def whole() -> None:
+        provider, sandboxes = node()
+        await sandboxes.create(VIEW)
+        await provider.close()
+        assert await (await sandboxes.create(VIEW)).read("a.txt") == b"one\n"
+
+    asyncio.run(whole())
+
+
+def test_stats_name_medians_of_what_was_done() -> None:
+    async def whole() -> None:
+        sandboxes = node()[1]
+        assert set(sandboxes.stats()) == {"sandboxes_created", "sandboxes_failed"}
+        sandbox = await sandboxes.create(VIEW)
+        await sandbox.exec(["true"])
+        await sandbox.fork(2)
+        stats = sandboxes.stats()
+        assert {"create_p50_ms", "fork_p50_ms", "exec_p50_ms"} < set(stats)
+        assert stats["sandboxes_created"] == 1 and all(value >= 0 for value in stats.values())
+        await sandboxes.close()
+        await sandboxes.close()
+
+    asyncio.run(whole())

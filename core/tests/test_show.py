@@ -1,0 +1,66 @@
+import pytest
+from click.testing import CliRunner
+
+from composer_core.commands.show import command, show, sparkline
+from composer_core.errors import ConfigError
+from composer_core.history import History
+from composer_core.tracking import events_path, read_events
+from composer_testing.fakes.runs import SyntheticRun
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    return SyntheticRun(rl_steps=8).write(tmp_path_factory.mktemp("show") / "quickstart")
+
+
+def test_the_page_names_status_stages_curves_evaluations_faults_and_versions(run_dir):
+    page = show(run_dir)
+    for text in ("quickstart: finished, 7:40", "Curves of pretrain", "reward_mean", "after/new_bug T=1", "0.81"):
+        assert text in page
+    assert "composer-plugin-torch-sampler 0.1.0" in page
+    assert "solve_rate_after" in page
+    assert any(block in page for block in "▁█")
+    assert max(len(line) for line in page.splitlines()) <= 100
+
+
+def test_a_trace_is_shown_by_its_id(run_dir):
+    name = next((run_dir / "traces").iterdir()).stem
+    outcome = CliRunner().invoke(command, [str(run_dir), "--trace", name], catch_exceptions=False)
+    assert outcome.exit_code == 0
+    assert outcome.output.startswith(f"trace {name}")
+
+
+def test_an_unknown_trace_suggests_the_nearest(run_dir):
+    name = next((run_dir / "traces").iterdir()).stem
+    with pytest.raises(ConfigError, match=f"did you mean '{name}'"):
+        show(run_dir, f"{name}x")
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no run in this folder"):
+        show(tmp_path)
+
+
+def test_a_run_killed_at_any_event_can_be_shown(run_dir, tmp_path):
+    lines = events_path(run_dir).read_bytes()
+    for share in (0.0, 0.1, 0.35, 0.8, 0.99):
+        events_path(tmp_path).write_bytes(lines[: int(len(lines) * share)])
+        assert "finished" not in show(tmp_path)
+
+
+def test_steps_repeated_after_a_resume_count_once_and_idle_time_does_not(run_dir):
+    records = list(read_events(run_dir))
+    once = History().extend(records)
+    late = [{**record, "time_s": record["time_s"] + 50_000} for record in records]
+    twice = History().extend(records[: len(records) // 2]).extend(late)
+    assert twice.starts == 2
+    assert len(twice.episodes) == len(once.episodes)
+    assert twice.stages["rl"].series("loss") == once.stages["rl"].series("loss")
+    assert once.spent_s < twice.spent_s < 2 * once.spent_s
+    assert twice.status == "finished"
+
+
+def test_a_sparkline_rises_with_its_values():
+    assert sparkline(range(8)) == "▁▂▃▄▅▆▇█"
+    assert len(sparkline(range(1000))) == 32
+    assert sparkline([2.0, 2.0]) == "▄▄"
