@@ -1,0 +1,110 @@
+"""The part of the sandbox contract that needs real processes (`sh` and coreutils), and the one that tests limits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from composer_core.errors import PathError, QuotaError, SandboxGone
+from composer_core.protocols import SandboxProvider
+from composer_core.sandbox import Sandbox
+from composer_testing.contracts.sandboxes import SPEC, SandboxContract, new_sandbox
+
+
+class CommandContract(SandboxContract):
+    """For providers whose commands are processes."""
+
+    @pytest.mark.parametrize("code", [0, 1, 2, 126, 127, 129, 137, 255])
+    def test_exit_codes_come_back_as_they_are(self, code: int) -> None:
+        result = self.run("sh", "-c", f"exit {code}")
+        assert (result.status, result.exit_code) == ("exited", code)
+
+    def test_a_file_that_is_no_program_exits_with_126(self) -> None:
+        assert self.run("./a.txt").exit_code == 126
+
+    @pytest.mark.parametrize("number", [6, 9, 11, 15])
+    def test_death_by_a_signal_is_told_from_an_exit(self, number: int) -> None:
+        result = self.run("sh", "-c", f"kill -{number} $$")
+        assert (result.status, result.exit_code, result.signal) == ("signaled", None, number)
+
+    def test_streams_are_kept_apart(self) -> None:
+        result = self.run("sh", "-c", "echo out; echo err >&2; printf tail")
+        assert (result.stdout, result.stderr) == (b"out\ntail", b"err\n")
+
+    def test_a_timeout_keeps_partial_output_and_the_sandbox_lives_on(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            result = await sandbox.exec(["sh", "-c", "echo first; sleep 60"], timeout_s=0.5)
+            assert (result.status, result.exit_code, result.stdout) == ("timeout", None, b"first\n")
+            assert (await sandbox.exec(["echo", "again"])).stdout == b"again\n"
+
+        self.act(act)
+
+    def test_a_background_child_that_holds_the_output_does_not_hold_the_result(self) -> None:
+        result = self.run("sh", "-c", "sleep 60 & echo done", timeout_s=20)
+        assert (result.status, result.stdout) == ("exited", b"done\n")
+
+    def test_a_long_command_delays_no_other(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            other = await new_sandbox(provider)
+            slow = asyncio.ensure_future(sandbox.exec(["sleep", "50"], timeout_s=55))
+            assert (await other.exec(["echo", "quick"])).stdout == b"quick\n"
+            assert not slow.done()
+            await sandbox.destroy()
+            with pytest.raises(SandboxGone):
+                await slow
+
+        self.act(act)
+
+    def test_environment_is_built_from_empty(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COMPOSER_SECRET", "leaked")
+        result = self.run("sh", "-c", "env", env={"GIVEN": "1"})
+        names = {line.partition(b"=")[0] for line in result.stdout.splitlines()}
+        assert b"GIVEN" in names and {b"PATH", b"HOME", b"LANG"} <= names
+        assert names <= {b"PATH", b"HOME", b"LANG", b"TMPDIR", b"PYTHONDONTWRITEBYTECODE", b"GIVEN", b"PWD", b"SHLVL",
+                         b"OLDPWD", b"_"}  # fmt: skip
+
+    def test_working_folder_is_the_workspace_or_below(self) -> None:
+        assert self.run("sh", "-c", "cat b.txt", cwd="pkg").stdout == b"two\n"
+        for wrong in ("/", "..", "missing", "a.txt"):
+            with pytest.raises(PathError):
+                self.run("sh", "-c", "pwd", cwd=wrong)
+
+
+class LimitsContract(CommandContract):
+    """For providers that claim all limits."""
+
+    tested_limits = frozenset(
+        {"sandbox.limits.memory", "sandbox.limits.processes", "sandbox.limits.file_size", "sandbox.limits.disk"}
+    )
+
+    def test_a_claimed_memory_limit_ends_the_command_and_not_the_sandbox(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            hog = await sandbox.exec(["sh", "-c", "head -c 400000000 /dev/zero | tail -c 390000000 | wc -c"])
+            assert hog.status == "oom" or b"390000000" not in hog.stdout
+            assert (await sandbox.exec(["echo", "alive"])).stdout == b"alive\n"
+
+        self.act(act)
+
+    def test_a_claimed_disk_limit_fills_the_sandbox_and_not_the_host(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            script = "i=0; while head -c 900000 /dev/zero > f$i; do i=$((i+1)); test $i -lt 40 || exit 9; done; exit 3"
+            assert (await sandbox.exec(["sh", "-c", script], timeout_s=30)).exit_code == 3
+            with pytest.raises(QuotaError):
+                await sandbox.write("more", b"x" * 900_000)
+            assert await sandbox.read("pkg/b.txt") == b"two\n"
+
+        self.act(act)
+
+    def test_a_claimed_file_size_limit_binds_commands_too(self) -> None:
+        result = self.run("sh", "-c", "head -c 3000000 /dev/zero > big; wc -c < big")
+        assert int(result.stdout) <= SPEC.file_bytes
+
+    def test_a_claimed_process_limit_bounds_a_fork_bomb(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            bomb = "for i in $(seq 200); do sleep 30 & done; wait"
+            result = await sandbox.exec(["sh", "-c", bomb], timeout_s=5)
+            assert result.status != "timeout" or b"fork" in result.stderr.lower()
+            assert (await sandbox.exec(["echo", "alive"])).stdout == b"alive\n"
+
+        self.act(act)

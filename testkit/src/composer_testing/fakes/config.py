@@ -1,0 +1,22 @@
+"""Settings of the fakes; thin, as every plugin's config module must be."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+from attrs.validators import ge
+
+
+@frozen
+class TasksConfig:
+    count: int = field(default=12, validator=ge(1))
+    """Tasks in each split."""
+
+
+@frozen
+class LearnerConfig:
+    start: float = 0.2
+    """Share of attempts solved by version 0."""
+    gain: float = 0.1
+    """Added with each version."""
+    void_share: float = 0.0
+    """Share of attempts that raise, once each, as a broken sampler would."""

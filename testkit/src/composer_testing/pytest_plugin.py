@@ -1,0 +1,1 @@
+"""Fixtures for plugin authors, loaded by pytest through the `pytest11` entry point."""
