@@ -1,0 +1,130 @@
+"""The provider's end of a keeper: starts it, numbers requests, matches replies, and says when it is gone.
+
+A dead keeper means that every sandbox it held is gone with it: each pending and later call raises SandboxUnreachable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from composer_core.errors import (
+    BackendError,
+    ConfigError,
+    NoCapacity,
+    PathError,
+    QuotaError,
+    SandboxError,
+    SandboxGone,
+    SandboxUnreachable,
+    TemplateMissing,
+)
+from composer_plugin_local.keeper import wire
+
+ERRORS: dict[str, type[SandboxError]] = {
+    "path": PathError,
+    "quota": QuotaError,
+    "gone": SandboxGone,
+    "missing": TemplateMissing,
+    "capacity": NoCapacity,
+    "backend": BackendError,
+}
+FIX = (
+    "install bubblewrap (apt install bubblewrap) and allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+    "or a container started with --privileged); or choose sandbox.use = 'local/process', which isolates nothing"
+)
+START = "import sys; sys.path.append({root!r}); from composer_plugin_local.keeper.start import main; main()"
+STOP_S = 5.0
+
+
+class Keeper(asyncio.Protocol):
+    """One keeper process and the requests under way."""
+
+    def __init__(self) -> None:
+        self.process: asyncio.subprocess.Process | None = None
+        self.limits = ""
+        self._transport: asyncio.Transport | None = None
+        self._decoder = wire.Decoder()
+        self._pending: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
+        self._number = 0
+        self._lost: str | None = None
+
+    @classmethod
+    async def start(cls, settings: dict[str, Any]) -> Keeper:
+        """Raises ConfigError when this machine cannot offer the namespaces."""
+        self = cls()
+        ours, theirs = socket.socketpair()
+        root = str(Path(__file__).resolve().parents[1])
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[tuple[dict[str, Any], bytes]] = loop.create_future()
+        self._pending[0] = ready
+        with theirs:
+            arguments = json.dumps({**settings, "socket": theirs.fileno()})
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", "-B", "-c", START.format(root=root), arguments,
+                stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, pass_fds=[theirs.fileno()],
+                start_new_session=True, cwd="/", env={"LANG": "C.UTF-8"},
+            )  # fmt: skip
+        await loop.create_connection(lambda: self, sock=ours)
+        try:
+            header, _ = await ready
+        except SandboxUnreachable as error:
+            found = await self._last_words()
+            await self.close()
+            raise ConfigError("sandboxes of local/namespaces cannot be made here", found=found, fix=FIX) from error
+        self.limits = header["limits"]
+        return self
+
+    async def _last_words(self) -> str:
+        assert self.process is not None and self.process.stderr is not None
+        text = (await self.process.stderr.read(4096)).decode(errors="replace").strip()
+        return text or "the keeper ended without a word"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for header, body in self._decoder.feed(data):
+            future = self._pending.pop(header["n"], None)
+            if future is not None and not future.done():
+                future.set_result((header, body))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = self._lost or "the keeper of local/namespaces has died, and its sandboxes with it"
+        pending, self._pending = self._pending, {}
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(SandboxUnreachable(self._lost))
+
+    async def ask(self, op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
+        """One request and its reply; a cancelled caller's reply is dropped when it comes."""
+        if self._lost or self._transport is None:
+            raise SandboxUnreachable(self._lost or "the keeper was not started")
+        self._number += 1
+        future: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
+        self._pending[self._number] = future
+        self._transport.write(wire.encode({"n": self._number, "op": op, **fields}, data))
+        header, body = await future
+        if "error" in header:
+            raise ERRORS[header["error"]](header["message"])
+        return header, body
+
+    async def close(self) -> None:
+        """End the keeper; the kernel removes everything it held. Safe twice."""
+        self._lost = self._lost or "the provider was closed"
+        if self._transport is not None:
+            self._transport.close()
+        process, self.process = self.process, None
+        if process is None:
+            return
+        try:
+            await asyncio.wait_for(process.wait(), STOP_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]  # the stderr pipe's transport has no public close

@@ -1,0 +1,178 @@
+"""One command in a sandbox: bubblewrap's arguments, pipes that are always drained, the deadline, how it ended.
+
+Between bubblewrap and the command stands a line of `sh`: it changes folder, sets the limits that count per sandbox
+only inside its user namespace, tells "not found" (127) from "not executable" (126), and reports death by a signal on a
+pipe of its own, since bubblewrap returns 128 + n for both a signal and an exit code. No byte on that pipe means that
+the sandbox could not be set up: the machinery's fault, never the command's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from composer_plugin_local.keeper.layers import Sandbox
+from composer_plugin_local.keeper.slots import STATUS_FD, Slot
+
+SHELL = (
+    f"exec 7>&2 2>&{STATUS_FD};printf + >&2;"
+    "ulimit -c 0;ulimit -f $2;test $3 = 0||ulimit -v $3;ulimit -u $4 2>/dev/null||ulimit -p $4;"
+    f'cd "$1" 2>&7||exit 126;shift 4;("$@" 2>&7 7>&- {STATUS_FD}>&-);exit $?'
+)
+WORKSPACE = "/workspace"
+SHELL_PROCESSES = 3
+"""bubblewrap's reaper, the shell and the shell's wait: inside the namespace beside the command's own."""
+CHUNK_BYTES = 1 << 16
+
+
+def jail(sandbox: Sandbox, bwrap: str, tools: str) -> list[str]:
+    """bubblewrap's arguments for a sandbox, without the command: nothing of the host but its programs, read-only."""
+    names = sandbox.spec["tools"]
+    path = ":".join([*(f"/opt/{name}/bin" for name in names), "/usr/local/bin", "/usr/bin", "/bin"])
+    env = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    argv += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox", "--clearenv"]
+    argv += ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "lib", "lib32", "lib64", "sbin"):
+        if os.path.islink(f"/{name}"):
+            argv += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
+        elif os.path.isdir(f"/{name}"):
+            argv += ["--ro-bind", f"/{name}", f"/{name}"]
+    for name in ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d"):
+        argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for name in names:
+        argv += ["--ro-bind", f"{tools}/{name}", f"/opt/{name}"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{sandbox.mountpoint}/shm", "/dev/shm"]
+    argv += ["--bind", f"{sandbox.mountpoint}/tmp", "/tmp", "--bind", f"{sandbox.mountpoint}/m", WORKSPACE]
+    argv += ["--remount-ro", "/dev", "--remount-ro", "/"]
+    for name, value in {**env, **sandbox.spec["env"]}.items():
+        argv += ["--setenv", name, value]
+    return argv
+
+
+class Stream:
+    """One of a command's pipes: kept up to a cap, drained and counted beyond it."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self.total = 0
+        self.kept = bytearray()
+        self.fd, self.theirs = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.fd, False)
+
+    def drain(self) -> bool:
+        """Read once; False at the end of the file."""
+        try:
+            data = os.read(self.fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        self.total += len(data)
+        if len(self.kept) < self.cap:
+            self.kept += data[: self.cap - len(self.kept)]
+        return bool(data)
+
+    def finish(self) -> None:
+        """Everything that could write is gone: take what is still in the pipe."""
+        before = -1
+        while before != self.total:
+            before = self.total
+            self.drain()
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class Command:
+    """A started command. `done(header, data)` is called once, by `ended` or `lost`."""
+
+    def __init__(self, sandbox: Sandbox, slot: Slot, request: dict[str, Any], done: Callable[..., None]) -> None:
+        self.sandbox, self.slot, self.done = sandbox, slot, done
+        self.started = time.monotonic()
+        self.deadline = self.started + request["timeout_s"]
+        self.timed_out = self.killed = False
+        self.pidfd = -1
+        cap = request["output_bytes"]
+        self.out, self.err, self.status = Stream(cap), Stream(cap), Stream(1 << 10)
+        sandbox.commands.add(self)
+
+    @property
+    def streams(self) -> tuple[Stream, Stream, Stream]:
+        return self.out, self.err, self.status
+
+    def start(self, jail_argv: list[str], request: dict[str, Any], stdin: bytes) -> None:
+        spec = self.sandbox.spec
+        argv = [*jail_argv, *(part for item in request["env"].items() for part in ("--setenv", *item))]
+        blocks = max(1, spec["file_bytes"] // 512)
+        kilobytes = 0 if self.slot.groups else max(1, spec["memory_bytes"] // 1024)
+        limits = [str(blocks), str(kilobytes), str(spec["processes"] + SHELL_PROCESSES)]
+        argv += ["--", "/bin/sh", "-c", SHELL, "sh", f"{WORKSPACE}/{request['cwd']}", *limits, *request["argv"]]
+        source = os.memfd_create("stdin") if stdin else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if stdin:
+                with open(os.dup(source), "wb") as file:
+                    file.write(stdin)
+                os.lseek(source, 0, os.SEEK_SET)
+            fds = [source, *(stream.theirs for stream in self.streams)]
+            self.slot.start([os.fsencode(part) for part in argv], [*fds, self.sandbox.namespace], spec)
+        finally:
+            os.close(source)
+            for stream in self.streams:
+                os.close(stream.theirs)
+
+    def kill(self) -> None:
+        """Ends bubblewrap, and with it the whole pid namespace; waits for its start if need be."""
+        self.killed = True
+        if self.pidfd >= 0:
+            try:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def ended(self, wait_status: int) -> None:
+        for stream in self.streams:
+            stream.finish()
+        code = os.waitstatus_to_exitcode(wait_status)
+        mark = bytes(self.status.kept)
+        oom = self.slot.ran_out_of_memory() and code != 0
+        if not (mark or oom or self.killed):
+            text = self.err.kept.decode(errors="replace").strip()
+            self._finish({"error": "backend", "message": f"bubblewrap could not set up the sandbox: {text}"})
+        elif self.timed_out:
+            self._result("timeout")
+        elif self.killed:
+            self._finish({"error": "gone", "message": "the sandbox was destroyed while a command ran in it"})
+        elif oom:
+            self._result("oom")
+        elif code > 128 and len(mark) > 1:
+            self._result("signaled", signal_number=code - 128)
+        else:
+            self._result("exited", code)
+
+    def refused(self, number: int) -> None:
+        """bubblewrap itself could not be started; too long an argument list is the caller's doing."""
+        self.err.kept += f"{os.strerror(number)}\n".encode()
+        self.err.total = len(self.err.kept)
+        if number == 7:  # E2BIG
+            self._result("exited", 126)
+        else:
+            self._finish({"error": "backend", "message": f"bubblewrap could not be started: {os.strerror(number)}"})
+
+    def lost(self) -> None:
+        """The slot died. If the kernel killed for memory that was the command's doing, else nobody knows."""
+        self._result("oom" if self.slot.ran_out_of_memory() else "lost")
+
+    def _result(self, status: str, code: int | None = None, signal_number: int | None = None) -> None:
+        header = {"status": status, "exit_code": code, "signal": signal_number, "split": len(self.out.kept)}
+        header |= {"stdout_bytes": self.out.total, "stderr_bytes": self.err.total}
+        self._finish({**header, "wall_s": time.monotonic() - self.started}, bytes(self.out.kept + self.err.kept))
+
+    def _finish(self, header: dict[str, Any], data: bytes = b"") -> None:
+        for stream in self.streams:
+            stream.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+        self.sandbox.commands.discard(self)
+        self.done(header, data)

@@ -1,0 +1,146 @@
+"""File operations below a folder descriptor that no link, race or "..", can lead out of.
+
+Checks of path *text* never suffice: a folder can turn into a link between check and use. Here the kernel resolves
+(openat2 with RESOLVE_BENEATH), and what was opened is examined through its descriptor. FIFOs and devices are opened
+without blocking and refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+
+from composer_plugin_local.keeper import linux
+
+NAMED = {
+    errno.ENOENT: "there is no such path",
+    errno.ENOTDIR: "a part of the path is no folder",
+    errno.EISDIR: "it is a folder",
+    errno.EXDEV: "the path leads out of the workspace",
+    errno.ELOOP: "the path is a chain of links that leads nowhere, or a link where none may be",
+    errno.ENXIO: "it is no regular file",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EACCES: "permission denied",
+}
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Refused(Exception):
+    """A path or a quota says no; `kind` is path or quota."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def refusal(error: OSError, path: str) -> Refused:
+    if error.errno in FULL:
+        return Refused("quota", f"{path!r}: the sandbox's disk is full")
+    return Refused("path", f"{path!r}: {NAMED.get(error.errno or 0, os.strerror(error.errno or 0))}")
+
+
+def clean(path: str) -> str:
+    """A relative path without empty or "." parts; "" is the workspace itself."""
+    if "\0" in path or path.startswith("/"):
+        raise Refused("path", f"{path!r}: paths are relative to the workspace")
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def read(folder: int, path: str, limit: int, links: bool = True) -> tuple[bytes, int]:
+    """The bytes and the mode of a regular file."""
+    try:
+        fd = linux.open_beneath(folder, clean(path) or ".", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=links)
+    except OSError as error:
+        raise refusal(error, path) from error
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise Refused("path", f"{path!r}: it is {'a folder' if stat.S_ISDIR(info.st_mode) else 'no regular file'}")
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1) if info.st_size <= limit else b""
+    finally:
+        os.close(fd)
+    if info.st_size > limit or len(data) > limit:
+        raise Refused("quota", f"{path!r}: {info.st_size} bytes, the limit is {limit}")
+    return data, info.st_mode
+
+
+def write(folder: int, path: str, data: bytes, limit: int, executable: bool | None = None) -> None:
+    """Create or replace a regular file, and its parents. On a full disk the old content may be lost."""
+    if len(data) > limit:
+        raise Refused("quota", f"{path!r}: {len(data)} bytes, the limit is {limit}")
+    name = clean(path)
+    if not name or name.split("/")[-1] == "..":
+        raise Refused("path", f"{path!r}: it is a folder")
+    try:
+        fd = _open_for_write(folder, name)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Refused("path", f"{path!r}: it is no regular file")
+            os.ftruncate(fd, 0)
+            if executable is not None:
+                os.fchmod(fd, 0o755 if executable else 0o644)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise refusal(error, path) from error
+
+
+def _open_for_write(folder: int, name: str) -> int:
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        return linux.open_beneath(folder, name, flags | os.O_CREAT, 0o644)
+    except FileNotFoundError:
+        _make_parents(folder, name)
+        return linux.open_beneath(folder, name, flags | os.O_CREAT, 0o644)
+
+
+def _make_parents(folder: int, name: str) -> None:
+    at = os.dup(folder)
+    try:
+        for part in name.split("/")[:-1]:
+            if part != "..":
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=at)
+            after = linux.open_beneath(at, part, os.O_PATH | os.O_DIRECTORY)
+            os.close(at)
+            at = after
+    finally:
+        os.close(at)
+
+
+def listing(folder: int, path: str) -> list[tuple[str, str, int]]:
+    """(name, kind, bytes) of a folder's entries, sorted by name. Names that are no UTF-8 are escaped."""
+    try:
+        fd = linux.open_beneath(folder, clean(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise refusal(error, path) from error
+    try:
+        with os.scandir(fd) as entries:
+            return sorted(_row(entry) for entry in entries)
+    finally:
+        os.close(fd)
+
+
+def _row(entry: os.DirEntry[str]) -> tuple[str, str, int]:
+    name = entry.name.encode("utf-8", "backslashreplace").decode()
+    if entry.is_dir(follow_symlinks=False):
+        return name, "folder", 0
+    if not entry.is_file(follow_symlinks=False):
+        return name, "other", 0
+    return name, "file", entry.stat(follow_symlinks=False).st_size
+
+
+def check_folder(folder: int, path: str) -> str:
+    """The cleaned path of a folder that exists below `folder`."""
+    name = clean(path)
+    try:
+        os.close(linux.open_beneath(folder, name or ".", os.O_PATH | os.O_DIRECTORY))
+    except OSError as error:
+        raise refusal(error, path) from error
+    return name

@@ -1,0 +1,302 @@
+"""The keeper's loop: one thread that never waits for a command, a slot or a reader.
+
+File operations and mounts take microseconds to milliseconds and run inline; commands run in slots, and the selector
+tells when they print, end or are due. A reply carries its request's number, so replies come in any order.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import selectors
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from composer_plugin_local.keeper import files, wire
+from composer_plugin_local.keeper.cgroups import Groups
+from composer_plugin_local.keeper.changes import changes
+from composer_plugin_local.keeper.commands import Command, Stream, jail
+from composer_plugin_local.keeper.layers import Sandbox, State, Template
+from composer_plugin_local.keeper.slots import Slot, receive
+
+
+class Failure(Exception):
+    """A request cannot be served; `kind` is gone, missing, capacity or backend."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Server:
+    """Serves one provider until its socket ends."""
+
+    def __init__(
+        self, channel: socket.socket, state: str, tools: str, groups: Groups | None, settings: dict[str, Any]
+    ) -> None:
+        self.channel, self.state, self.tools, self.groups, self.settings = channel, state, tools, groups, settings
+        self.selector = selectors.DefaultSelector()
+        self.outgoing: deque[memoryview] = deque()
+        self.templates: dict[str, Template] = {}
+        self.snapshots: dict[str, State] = {}
+        self.sandboxes: dict[str, Sandbox] = {}
+        self.jails: dict[str, list[str]] = {}
+        self.idle: list[Slot] = []
+        self.slots = 0
+        self.running: set[Command] = set()
+        self.waiting: deque[tuple[Sandbox, dict[str, Any], bytes, int]] = deque()
+        self.open = True
+        for name in ("templates", "layers", "live"):
+            os.mkdir(f"{state}/{name}")
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        decoder = wire.Decoder()
+        self.channel.setblocking(False)
+        self.selector.register(self.channel, selectors.EVENT_READ, lambda: self._receive(decoder))
+        self._reply(0, {"limits": "cgroups" if self.groups else "rlimits"})
+        while self.open:
+            for key, events in self.selector.select(self._patience()):
+                if events & selectors.EVENT_WRITE:
+                    self._flush()
+                now_there = self.selector.get_map().get(key.fd)  # an earlier event may have closed or reused the number
+                if events & selectors.EVENT_READ and now_there is not None and now_there.data is key.data:
+                    key.data()
+            now = time.monotonic()
+            for command in [command for command in self.running if command.deadline <= now and not command.timed_out]:
+                command.timed_out = True
+                command.kill()
+
+    def _patience(self) -> float | None:
+        due = [command.deadline for command in self.running if not command.timed_out]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _receive(self, decoder: wire.Decoder) -> None:
+        try:
+            data = self.channel.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.open = False
+        for header, body in decoder.feed(data):
+            self._handle(header, body)
+
+    def _handle(self, header: dict[str, Any], body: bytes) -> None:
+        number = header["n"]
+        try:
+            reply = getattr(self, f"do_{header['op']}")(header, body)
+        except files.Refused as error:
+            reply = {"error": error.kind, "message": str(error)}, b""
+        except Failure as error:
+            reply = {"error": error.kind, "message": str(error)}, b""
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EMFILE, errno.ENOMEM)
+            reply = {"error": "capacity" if full else "backend", "message": str(error)}, b""
+        if reply is not None:
+            self._reply(number, *reply)
+
+    def _reply(self, number: int, header: dict[str, Any], data: bytes = b"") -> None:
+        self.outgoing.append(memoryview(wire.encode({"n": number, **header}, data)))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self.outgoing:
+            try:
+                sent = self.channel.send(self.outgoing[0])
+            except BlockingIOError:
+                break
+            except OSError:
+                self.open = False
+                return
+            rest = self.outgoing.popleft()[sent:]
+            if rest:
+                self.outgoing.appendleft(rest)
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.outgoing else 0)
+        key = self.selector.get_key(self.channel)
+        if key.events != wanted:
+            self.selector.modify(self.channel, wanted, key.data)
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def do_prepare(self, header: dict[str, Any], body: bytes) -> Any:
+        if header["id"] not in self.templates:
+            folder = f"{self.state}/templates/{len(self.templates)}-{secrets.token_hex(2)}"
+            self.templates[header["id"]] = Template(folder, wire.unpack_files(header["files"], body), header["spec"])
+        return {}, b""
+
+    def do_create(self, header: dict[str, Any], body: bytes) -> Any:
+        source = header["source"]
+        if source in self.templates:
+            return self._children(State(self.templates[source]), header["count"])
+        if source in self.snapshots:
+            return self._children(self.snapshots[source], header["count"])
+        raise Failure("missing", f"no template or snapshot {source!r} is known here")
+
+    def _children(self, state: State, count: int) -> Any:
+        rows: list[dict[str, str]] = []
+        for _ in range(count):
+            try:
+                sandbox = Sandbox(f"{self.state}/live", state)
+            except OSError as error:
+                rows.append({"error": str(error)})
+                continue
+            self.sandboxes[sandbox.id] = sandbox
+            self.jails[sandbox.id] = jail(sandbox, self.settings["bwrap"], self.tools)
+            rows.append({"id": sandbox.id})
+        return {"children": rows}, b""
+
+    def do_fork(self, header: dict[str, Any], body: bytes) -> Any:
+        state = self._freeze(header)
+        state.hold()
+        try:
+            return self._children(state, header["count"])
+        finally:
+            state.drop()
+
+    def do_snapshot(self, header: dict[str, Any], body: bytes) -> Any:
+        name = f"snapshot-{secrets.token_hex(8)}"
+        state = self._freeze(header)
+        state.hold()
+        self.snapshots[name] = state
+        return {"id": name}, b""
+
+    def _freeze(self, header: dict[str, Any]) -> State:
+        return self._sandbox(header).freeze(f"{self.state}/layers/{secrets.token_hex(3)}")
+
+    def do_read(self, header: dict[str, Any], body: bytes) -> Any:
+        return {}, files.read(self._sandbox(header).fd, header["path"], header["limit"])[0]
+
+    def do_write(self, header: dict[str, Any], body: bytes) -> Any:
+        sandbox = self._sandbox(header)
+        files.write(sandbox.fd, header["path"], body, sandbox.spec["file_bytes"])
+        return {}, b""
+
+    def do_list(self, header: dict[str, Any], body: bytes) -> Any:
+        return {"entries": files.listing(self._sandbox(header).fd, header["path"])}, b""
+
+    def do_changes(self, header: dict[str, Any], body: bytes) -> Any:
+        writes, deletes, skipped = changes(self._sandbox(header), header["limit"])
+        rows, data = wire.pack_files(writes)
+        return {"writes": rows, "deletes": deletes, "skipped": skipped}, data
+
+    def do_stats(self, header: dict[str, Any], body: bytes) -> Any:
+        fds = len(os.listdir("/proc/self/fd"))
+        return {"sandboxes": len(self.sandboxes), "running": len(self.running), "descriptors": fds}, b""
+
+    def do_attach(self, header: dict[str, Any], body: bytes) -> Any:
+        self._sandbox(header)
+        return {}, b""
+
+    def do_destroy(self, header: dict[str, Any], body: bytes) -> Any:
+        sandbox = self.sandboxes.pop(header["id"], None)
+        if sandbox is None:
+            return {}, b""
+        del self.jails[sandbox.id]
+        for command in list(sandbox.commands):
+            command.kill()
+        for entry in [entry for entry in self.waiting if entry[0] is sandbox]:
+            self.waiting.remove(entry)
+            self._reply(entry[3], {"error": "gone", "message": "the sandbox was destroyed"})
+        if not sandbox.commands:
+            sandbox.close()
+            return {}, b""
+        sandbox.destroyed_by = header["n"]
+        return None  # replied to when its last command is gone
+
+    def do_exec(self, header: dict[str, Any], body: bytes) -> Any:
+        sandbox = self._sandbox(header)
+        header["cwd"] = files.check_folder(sandbox.fd, header["cwd"])
+        if not header["argv"]:
+            raise Failure("backend", "an empty command")
+        self.waiting.append((sandbox, header, body, header["n"]))
+        self._start_waiting()
+        return None
+
+    def _sandbox(self, header: dict[str, Any]) -> Sandbox:
+        found = self.sandboxes.get(header["id"])
+        if found is None:
+            raise Failure("gone", f"there is no sandbox {header['id']}")
+        return found
+
+    # --- commands ---------------------------------------------------------------------------------------------
+
+    def _start_waiting(self) -> None:
+        while self.waiting and (self.idle or self.slots < self.settings["commands"]):
+            sandbox, header, stdin, number = self.waiting.popleft()
+            try:
+                slot = self.idle.pop() if self.idle else self._new_slot()
+            except OSError as error:
+                self._reply(number, {"error": "backend", "message": f"no slot: {error}"})
+                continue
+            self._start(sandbox, slot, header, stdin)
+
+    def _new_slot(self) -> Slot:
+        slot = Slot(self.slots, self.groups)
+        self.slots += 1
+        return slot
+
+    def _start(self, sandbox: Sandbox, slot: Slot, header: dict[str, Any], stdin: bytes) -> None:
+        number = header["n"]
+        command = Command(sandbox, slot, header, lambda reply, data=b"": self._reply(number, reply, data))
+        self.running.add(command)
+        self._watch(slot.channel, lambda: self._from_slot(command))
+        for stream in command.streams:
+            self._watch(stream.fd, self._drainer(stream))
+        try:
+            command.start(self.jails[sandbox.id], header, stdin)
+        except OSError as error:
+            self._unwatch(command)
+            command.refused(error.errno or 0)
+            self._over(command, dead=True)
+
+    def _watch(self, source: Any, action: Callable[[], None]) -> None:
+        self.selector.register(source, selectors.EVENT_READ, action)
+
+    def _drainer(self, stream: Stream) -> Callable[[], None]:
+        def drain() -> None:
+            if not stream.drain():
+                self.selector.unregister(stream.fd)
+
+        return drain
+
+    def _unwatch(self, command: Command) -> None:
+        for source in (command.slot.channel.fileno(), *(stream.fd for stream in command.streams)):
+            if source in self.selector.get_map():
+                self.selector.unregister(source)
+
+    def _from_slot(self, command: Command) -> None:
+        message, fds = receive(command.slot.channel)
+        if message[:1] == b"P":
+            command.pidfd = fds[0]
+            if command.killed:
+                command.kill()
+            return
+        self._unwatch(command)
+        if message[:1] == b"X":
+            command.ended(struct.unpack("!i", message[1:])[0])
+        elif message[:1] == b"E":
+            command.refused(struct.unpack("!i", message[1:])[0])
+        else:
+            command.lost()
+        self._over(command, dead=not message)
+
+    def _over(self, command: Command, dead: bool) -> None:
+        self.running.discard(command)
+        if dead:
+            command.slot.close()
+            self.slots -= 1
+        else:
+            self.idle.append(command.slot)
+        sandbox = command.sandbox
+        if not sandbox.commands and sandbox.destroyed_by is not None:
+            sandbox.close()
+            self._reply(sandbox.destroyed_by, {})
+        self._start_waiting()

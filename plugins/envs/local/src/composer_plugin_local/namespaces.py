@@ -1,0 +1,190 @@
+"""`local/namespaces`: bubblewrap over an overlay, through one keeper process per provider."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+from composer_core.errors import BackendError, ConfigError, PrepareError, TemplateMissing
+from composer_core.protocols import (
+    BuildContext,
+    Created,
+    Entry,
+    ExecRequest,
+    ExecResult,
+    Failed,
+    SnapshotRef,
+    TemplateRef,
+    TemplateSpec,
+)
+from composer_core.trees import File, Patch, Tree
+from composer_plugin_local.client import FIX, Keeper
+from composer_plugin_local.config import NamespacesConfig
+from composer_plugin_local.keeper import wire
+
+Children = list[Created | Failed]
+Entries = list[Entry]
+SYSTEM = "/usr/local/bin:/usr/bin:/bin"
+"""Where commands are looked for; these folders are shown to every sandbox, read-only."""
+
+
+def build(config: NamespacesConfig, build: BuildContext) -> NamespacesProvider:
+    return NamespacesProvider(config)
+
+
+class NamespacesProvider:
+    """A `SandboxProvider`; its keeper starts with the first request."""
+
+    def __init__(self, config: NamespacesConfig | None = None) -> None:
+        self._config = config or NamespacesConfig()
+        self._keeper: Keeper | None = None
+        self._starting = asyncio.Lock()
+        self._prepared: dict[str, asyncio.Task[None]] = {}
+        self._tools = outside_tools()
+
+    async def probe(self) -> frozenset[str]:
+        await self._try_out()
+        names = ("isolates", "forks", "snapshots.files", "changes")
+        limits = ("memory", "processes", "file_size", "disk")
+        return frozenset([*(f"sandbox.{name}" for name in names), *(f"sandbox.limits.{name}" for name in limits)])
+
+    async def _try_out(self) -> None:
+        """Run one command that needs namespaces, limits, and an overlay that can replace a folder."""
+        tree = Tree.of({"folder/file": ""})
+        (child,) = await self.create(await self.prepare(TemplateSpec(tree.ref), tree))
+        if isinstance(child, Failed):
+            raise ConfigError("no sandbox can be mounted here", found=child.error, fix=FIX)
+        request = ExecRequest(("sh", "-c", "rm -r folder && mkdir folder && test ! -e folder/file"))
+        try:
+            result = await child.backend.exec(request)
+            found = result.stderr.decode(errors="replace") if result.exit_code != 0 else None
+        except BackendError as error:
+            found = error.message
+        finally:
+            await child.backend.destroy()
+        if found is not None:
+            raise ConfigError("commands cannot run in a sandbox here", found=found, expected="Linux 6.6+", fix=FIX)
+
+    async def _started(self) -> Keeper:
+        async with self._starting:
+            if self._keeper is None:
+                config = self._config
+                settings = {"bwrap": find_bwrap(config.bwrap), "tools": self._tools, "commands": config.commands}
+                settings |= {"store_bytes": config.store_bytes, "cgroups": config.cgroups}
+                self._keeper = await Keeper.start(settings)
+            return self._keeper
+
+    async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
+        missing = [need for need in spec.needs if need not in self._tools and not shutil.which(need, path=SYSTEM)]
+        if missing:
+            fix = f"apt install {' '.join({'rg': 'ripgrep'}.get(name, name) for name in missing)}"
+            raise PrepareError(f"commands are not installed here: {', '.join(missing)}", fix=fix)
+        fields = _limits(spec) | {"tools": [name for name in spec.needs if name in self._tools]}
+        template = hashlib.sha256(json.dumps([spec.workspace.sha256, fields], sort_keys=True).encode()).hexdigest()
+        task = self._prepared.get(template)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.create_task(self._send(template, fields, workspace))
+            self._prepared[template] = task
+        await asyncio.shield(task)
+        return TemplateRef(template)
+
+    async def _send(self, template: str, fields: dict[str, Any], workspace: Tree) -> None:
+        keeper = await self._started()
+        rows, data = wire.pack_files([(file.path, file.data, file.executable) for file in workspace.files])
+        await keeper.ask("prepare", data, id=template, files=rows, spec=fields)
+
+    async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
+        if self._keeper is None:
+            raise TemplateMissing(f"nothing was prepared here yet, {source.id!r} is unknown")
+        header, _ = await self._keeper.ask("create", source=source.id, count=n)
+        return _children(self._keeper, header["children"])
+
+    async def attach(self, sandbox_id: str) -> NamespacesSandbox:
+        keeper = await self._started()
+        await keeper.ask("attach", id=sandbox_id)
+        return NamespacesSandbox(keeper, sandbox_id)
+
+    async def close(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        self._prepared.clear()
+        if keeper is not None:
+            await keeper.close()
+
+
+class NamespacesSandbox:
+    """A `SandboxBackend` with Forks and Changes; holds nothing but the sandbox's id."""
+
+    def __init__(self, keeper: Keeper, sandbox_id: str) -> None:
+        self.id = sandbox_id
+        self._keeper = keeper
+
+    async def exec(self, request: ExecRequest) -> ExecResult:
+        fields = {"argv": request.argv, "cwd": request.cwd, "env": dict(request.env)}
+        limits = {"timeout_s": request.timeout_s, "output_bytes": request.output_bytes}
+        header, body = await self._keeper.ask("exec", request.stdin, id=self.id, **fields, **limits)
+        split = header.pop("split")
+        del header["n"]
+        return ExecResult(stdout=body[:split], stderr=body[split:], **header)
+
+    async def read(self, path: str, limit_bytes: int) -> bytes:
+        return (await self._keeper.ask("read", id=self.id, path=path, limit=limit_bytes))[1]
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._keeper.ask("write", data, id=self.id, path=path)
+
+    async def list(self, path: str) -> Entries:
+        header, _ = await self._keeper.ask("list", id=self.id, path=path)
+        return [Entry(*row) for row in header["entries"]]
+
+    async def destroy(self) -> None:
+        await self._keeper.ask("destroy", id=self.id)
+
+    async def snapshot(self) -> SnapshotRef:
+        header, _ = await self._keeper.ask("snapshot", id=self.id)
+        return SnapshotRef(header["id"])
+
+    async def fork(self, n: int) -> Children:
+        header, _ = await self._keeper.ask("fork", id=self.id, count=n)
+        return _children(self._keeper, header["children"])
+
+    async def changes(self, limit_bytes: int) -> Patch:
+        header, body = await self._keeper.ask("changes", id=self.id, limit=limit_bytes)
+        writes = tuple(File(*row) for row in wire.unpack_files(header["writes"], body))
+        return Patch(writes, tuple(header["deletes"]), tuple(header["skipped"]))
+
+
+def _children(keeper: Keeper, rows: list[dict[str, str]]) -> list[Created | Failed]:
+    return [Created(NamespacesSandbox(keeper, row["id"])) if "id" in row else Failed(row["error"]) for row in rows]
+
+
+def _limits(spec: TemplateSpec) -> dict[str, Any]:
+    names = ("memory_bytes", "processes", "file_bytes", "disk_bytes")
+    return {name: getattr(spec, name) for name in names} | {"env": dict(spec.env)}
+
+
+def find_bwrap(name: str) -> str:
+    """Path of a bubblewrap that works; raises ConfigError with what to install."""
+    path = shutil.which(name)
+    if path is None:
+        raise ConfigError("local/namespaces needs bubblewrap", expected=f"the command {name!r}", fix=FIX)
+    text = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=10, check=False).stdout
+    if "--disable-userns" not in text:
+        raise ConfigError("this bubblewrap is too old", expected="0.8 or newer", found=path, fix=FIX)
+    return path
+
+
+def outside_tools() -> dict[str, str]:
+    """Tools that are here but in no system folder: name -> a folder whose `bin` holds the command."""
+    tools = {}
+    if not shutil.which("python3", path=SYSTEM) and os.path.exists(f"{sys.base_prefix}/bin/python3"):
+        tools["python3"] = sys.base_prefix
+    ripgrep = shutil.which("rg")
+    if ripgrep and not shutil.which("rg", path=SYSTEM):
+        tools["rg"] = os.path.dirname(os.path.dirname(os.path.realpath(ripgrep)))
+    return tools

@@ -1,0 +1,38 @@
+"""Hook module: the two tiers of sandboxes on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from composer_core import SandboxSpec, hookimpl
+from composer_plugin_local.config import NamespacesConfig, ProcessConfig
+
+COMPOSER_API = 1
+
+
+@hookimpl
+def composer_sandboxes() -> Iterable[SandboxSpec]:
+    yield SandboxSpec(
+        name="namespaces",
+        summary="Linux namespaces over a copy-on-write workspace: no network, no host files, limits",
+        factory="composer_plugin_local.namespaces:build",
+        config=NamespacesConfig,
+        isolation="namespaces",
+        capabilities={
+            "sandbox.isolates",
+            "sandbox.forks",
+            "sandbox.snapshots.files",
+            "sandbox.changes",
+            "sandbox.limits.memory",
+            "sandbox.limits.processes",
+            "sandbox.limits.file_size",
+            "sandbox.limits.disk",
+        },
+    )
+    yield SandboxSpec(
+        name="process",
+        summary="Plain processes in a copied folder: isolates nothing, for trusted code only",
+        factory="composer_plugin_local.process:build",
+        config=ProcessConfig,
+        isolation="none",
+    )

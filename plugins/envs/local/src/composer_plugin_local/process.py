@@ -1,0 +1,262 @@
+"""`local/process`: plain processes in a copied folder. It isolates nothing: trusted code only.
+
+For machines without namespaces, and for code of one's own. Commands run as this user, with this machine's files and
+network in reach; the environment is built from empty, output and time are limited, and a command's process group is
+killed at its end (a process that leaves its session survives: that is what "isolates nothing" means).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from composer_core.errors import NoCapacity, PathError, PrepareError, QuotaError, SandboxGone, TemplateMissing
+from composer_core.protocols import (
+    BuildContext,
+    Created,
+    Entry,
+    ExecRequest,
+    ExecResult,
+    Failed,
+    SnapshotRef,
+    TemplateRef,
+    TemplateSpec,
+)
+from composer_core.trees import Tree
+from composer_plugin_local.config import ProcessConfig
+from composer_plugin_local.keeper import files
+
+Entries = list[Entry]
+DRAIN_S = 1.0
+"""How long a pipe is still read after the command has ended and its group was killed."""
+
+
+def build(config: ProcessConfig, build: BuildContext) -> ProcessProvider:
+    return ProcessProvider(config)
+
+
+class ProcessProvider:
+    """A `SandboxProvider` of folders below one temporary folder."""
+
+    def __init__(self, config: ProcessConfig | None = None) -> None:
+        self._gate = asyncio.Semaphore((config or ProcessConfig()).commands)
+        self._root: Path | None = None
+        self._templates: dict[str, TemplateSpec] = {}
+        self._live: dict[str, ProcessSandbox] = {}
+
+    async def probe(self) -> frozenset[str]:
+        return frozenset()
+
+    async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
+        path = search_path()
+        missing = [need for need in spec.needs if not shutil.which(need, path=path)]
+        if missing:
+            raise PrepareError(f"commands are not installed here: {', '.join(missing)}", expected=f"on {path}")
+        fields = [spec.workspace.sha256, spec.needs, spec.file_bytes, sorted(spec.env.items())]
+        name = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+        if name not in self._templates:
+            self._root = self._root or Path(tempfile.mkdtemp(prefix="composer-process-"))
+            _lay(self._root / name, workspace)
+            self._templates[name] = spec
+        return TemplateRef(name)
+
+    async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
+        spec = self._templates.get(source.id)
+        if spec is None or self._root is None:
+            raise TemplateMissing(f"no template {source.id!r} is known here")
+        return [self._child(self._root, source.id, spec) for _ in range(n)]
+
+    def _child(self, root: Path, template: str, spec: TemplateSpec) -> Created | Failed:
+        name = secrets.token_hex(8)
+        try:
+            (root / name / "tmp").mkdir(parents=True)
+            shutil.copytree(root / template, root / name / "workspace")
+        except OSError as error:
+            shutil.rmtree(root / name, ignore_errors=True)
+            return Failed(str(error))
+        self._live[name] = ProcessSandbox(name, root / name, spec, self._gate)
+        return Created(self._live[name])
+
+    async def attach(self, sandbox_id: str) -> ProcessSandbox:
+        found = self._live.get(sandbox_id)
+        if found is None or found.gone:
+            raise SandboxGone(f"there is no sandbox {sandbox_id}")
+        return found
+
+    async def close(self) -> None:
+        for sandbox in self._live.values():
+            await sandbox.destroy()
+        self._live.clear()
+        self._templates.clear()
+        root, self._root = self._root, None
+        if root is not None:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+class ProcessSandbox:
+    """A `SandboxBackend`: a folder, and the commands that run in it."""
+
+    def __init__(self, name: str, home: Path, spec: TemplateSpec, gate: asyncio.Semaphore) -> None:
+        self.id = name
+        self.gone = False
+        self._home, self._spec, self._gate = home, spec, gate
+        self._groups: set[int] = set()
+        self._fd = os.open(home / "workspace", os.O_PATH | os.O_DIRECTORY)
+
+    async def exec(self, request: ExecRequest) -> ExecResult:
+        cwd = self._cwd(request.cwd)
+        async with self._gate:
+            self._alive()
+            started = time.monotonic()
+            pipe = asyncio.subprocess.PIPE
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *request.argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd,
+                    env=self._env(dict(request.env)), start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                code = 127 if isinstance(error, FileNotFoundError) else 126
+                text = f"{request.argv[0]}: {error.strerror}\n".encode()
+                return ExecResult("exited", code, stderr=text, stderr_bytes=len(text))
+            return await self._follow(process, request, started)
+
+    async def _follow(self, process: asyncio.subprocess.Process, request: ExecRequest, started: float) -> ExecResult:
+        assert process.stdout and process.stderr and process.stdin
+        self._groups.add(process.pid)
+        out, err = _Kept(request.output_bytes), _Kept(request.output_bytes)
+        reading = [asyncio.ensure_future(out.drain(process.stdout)), asyncio.ensure_future(err.drain(process.stderr))]
+        feeding = asyncio.ensure_future(_feed(process.stdin, request.stdin))
+        timed_out = False
+        try:
+            await _wait_main(process, request.timeout_s)
+        except TimeoutError:
+            timed_out = True
+        finally:
+            _kill_group(process.pid)
+            self._groups.discard(process.pid)
+            await asyncio.shield(process.wait())
+            _, late = await asyncio.wait([*reading, feeding], timeout=DRAIN_S)
+            for task in late:
+                task.cancel()
+            process._transport.close()  # type: ignore[attr-defined]  # pipes that a stray process still holds
+        self._alive()
+        code = process.returncode or 0
+        status = "timeout" if timed_out else "signaled" if code < 0 else "exited"
+        return ExecResult(
+            status,
+            code if status == "exited" else None,
+            bytes(out.kept),
+            bytes(err.kept),
+            out.total,
+            err.total,
+            time.monotonic() - started,
+            -code if status == "signaled" else None,
+        )
+
+    def _cwd(self, path: str) -> Path:
+        self._alive()
+        try:
+            return self._home / "workspace" / files.check_folder(self._fd, path)
+        except files.Refused as error:
+            raise PathError(str(error)) from error
+
+    def _env(self, extra: dict[str, str]) -> dict[str, str]:
+        tmp = str(self._home / "tmp")
+        own = {"PATH": search_path(), "HOME": tmp, "TMPDIR": tmp, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**own, **self._spec.env, **extra}
+
+    async def read(self, path: str, limit_bytes: int) -> bytes:
+        self._alive()
+        try:
+            return files.read(self._fd, path, limit_bytes)[0]
+        except files.Refused as error:
+            raise _typed(error) from error
+
+    async def write(self, path: str, data: bytes) -> None:
+        self._alive()
+        try:
+            files.write(self._fd, path, data, self._spec.file_bytes)
+        except files.Refused as error:
+            raise _typed(error) from error
+
+    async def list(self, path: str) -> Entries:
+        self._alive()
+        try:
+            return [Entry(*row) for row in files.listing(self._fd, path)]
+        except files.Refused as error:
+            raise _typed(error) from error
+
+    def _alive(self) -> None:
+        if self.gone:
+            raise SandboxGone(f"sandbox {self.id} was destroyed")
+
+    async def destroy(self) -> None:
+        if self.gone:
+            return
+        self.gone = True
+        for group in self._groups:
+            _kill_group(group)
+        os.close(self._fd)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+class _Kept:
+    """The head of a stream, and how long it was."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap, self.total, self.kept = cap, 0, bytearray()
+
+    async def drain(self, stream: asyncio.StreamReader) -> None:
+        while data := await stream.read(1 << 16):
+            self.total += len(data)
+            self.kept += data[: max(0, self.cap - len(self.kept))]
+
+
+async def _feed(stream: asyncio.StreamWriter, data: bytes) -> None:
+    try:
+        stream.write(data)
+        await stream.drain()
+        stream.close()
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the command does not read its input
+
+
+async def _wait_main(process: asyncio.subprocess.Process, timeout_s: float) -> None:
+    """Until the command itself ends: `Process.wait` would also wait for pipes that its children hold."""
+    async with asyncio.timeout(timeout_s):
+        while process.returncode is None:
+            await asyncio.sleep(0.002)
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _typed(error: files.Refused) -> PathError | QuotaError | NoCapacity:
+    return QuotaError(str(error)) if error.kind == "quota" else PathError(str(error))
+
+
+def search_path() -> str:
+    """System folders, and this interpreter's own so that `python3` is always there."""
+    return f"/usr/local/bin:/usr/bin:/bin:{sys.base_prefix}/bin"
+
+
+def _lay(folder: Path, tree: Tree) -> None:
+    folder.mkdir(parents=True)
+    for file in tree.files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.data)
+        path.chmod(0o755 if file.executable else 0o644)
