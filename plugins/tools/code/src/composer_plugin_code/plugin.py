@@ -1,0 +1,29 @@
+"""Hook module: the tools of a coding agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from composer_core import ToolSpec, hookimpl
+from composer_plugin_code.config import GrepConfig, LintConfig, ListConfig, ReadConfig, TerminalConfig
+from composer_plugin_code.edit import edit_file
+from composer_plugin_code.files import list_dir, read_file, write_file
+from composer_plugin_code.lints import read_lints
+from composer_plugin_code.search import grep
+from composer_plugin_code.session import finish, todo_write
+from composer_plugin_code.terminal import run_terminal
+
+COMPOSER_API = 1
+
+
+@hookimpl
+def composer_tools() -> Iterable[ToolSpec]:
+    yield ToolSpec.of(list_dir, config=ListConfig)
+    yield ToolSpec.of(read_file, config=ReadConfig)
+    yield ToolSpec.of(grep, config=GrepConfig, needs=("rg",))
+    yield ToolSpec.of(edit_file, effect="write")
+    yield ToolSpec.of(write_file, effect="write")
+    yield ToolSpec.of(run_terminal, config=TerminalConfig, effect="exec")
+    yield ToolSpec.of(read_lints, config=LintConfig, needs=("ruff", "python3"))
+    yield ToolSpec.of(todo_write, effect="write")
+    yield ToolSpec.of(finish, effect="write", ends=True)
