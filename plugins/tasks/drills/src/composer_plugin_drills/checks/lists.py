@@ -1,0 +1,192 @@
+"""Checks of the functions in `lists`: (expression, expected value) pairs."""
+
+CHECKS = {
+    "every_nth": {
+        "visible": [
+            ("every_nth([7, 8, 9], 3)", [9]),
+            ("every_nth([7, 8, 9], 4)", []),
+            ("every_nth([4, 5, 6, 7, 8], 2)", [5, 7]),
+            ("every_nth([3], 1)", [3]),
+        ],
+        "hidden": [
+            ("every_nth([1, 2, 3, 4], 2)", [2, 4]),
+            ("every_nth([1, 2, 3], 1)", [1, 2, 3]),
+            ("every_nth([5, 6], 0)", []),
+            ("every_nth([], 2)", []),
+            ("every_nth([1, 2], -1)", []),
+            ("every_nth([9, 8, 7, 6, 5, 4], 3)", [7, 4]),
+            ('every_nth(["a", "b", "c"], 2)', ["b"]),
+        ],
+    },
+    "chunk": {
+        "visible": [
+            ("chunk([1, 2, 3], 2)", [[1, 2], [3]]),
+            ("chunk([], 3)", []),
+            ("chunk([5, 6], 5)", [[5, 6]]),
+            ("chunk([9], 1)", [[9]]),
+        ],
+        "hidden": [
+            ("chunk([1, 2, 3, 4], 2)", [[1, 2], [3, 4]]),
+            ("chunk([1, 2, 3], 1)", [[1], [2], [3]]),
+            ("chunk([1, 2], 0)", []),
+            ("chunk([1, 2, 3, 4, 5], 3)", [[1, 2, 3], [4, 5]]),
+            ("chunk([4, 5], -2)", []),
+            ("chunk([7, 8, 9], 3)", [[7, 8, 9]]),
+            ('chunk(["a", "b"], 1)', [["a"], ["b"]]),
+        ],
+    },
+    "runner_up": {
+        "visible": [
+            ("runner_up([5, 5, 4])", 4),
+            ("runner_up([2, 2])", -1),
+            ("runner_up([1, 9])", 1),
+            ("runner_up([8, 0, 3, 8])", 3),
+        ],
+        "hidden": [
+            ("runner_up([3, 1, 2])", 2),
+            ("runner_up([7])", -1),
+            ("runner_up([4, 4, 4])", -1),
+            ("runner_up([6, 5, 1])", 5),
+            ("runner_up([0, 10, 5, 7])", 7),
+            ("runner_up([1, 2, 2])", 1),
+            ("runner_up([3, 9, 9, 3])", 3),
+        ],
+    },
+    "pair_up": {
+        "visible": [
+            ("pair_up([1, 2])", [(1, 2)]),
+            ("pair_up([9, 8, 7, 6, 5])", [(9, 8), (7, 6), (5, 5)]),
+            ('pair_up(["a", "b"])', [("a", "b")]),
+            ("pair_up([3, 3, 4])", [(3, 3), (4, 4)]),
+        ],
+        "hidden": [
+            ("pair_up([1, 2, 3, 4])", [(1, 2), (3, 4)]),
+            ("pair_up([1, 2, 3])", [(1, 2), (3, 3)]),
+            ("pair_up([5])", [(5, 5)]),
+            ("pair_up([])", []),
+            ("pair_up([0, 1, 2, 3, 4, 5])", [(0, 1), (2, 3), (4, 5)]),
+            ('pair_up(["x"])', [("x", "x")]),
+            ("pair_up([7, 6])", [(7, 6)]),
+        ],
+    },
+    "middle_items": {
+        "visible": [
+            ("middle_items([5])", [5]),
+            ("middle_items([1, 2, 3, 4, 5])", [3]),
+            ("middle_items([9, 8, 7, 6, 5, 4])", [7, 6]),
+            ('middle_items(["a", "b", "c"])', ["b"]),
+        ],
+        "hidden": [
+            ("middle_items([1, 2, 3])", [2]),
+            ("middle_items([1, 2, 3, 4])", [2, 3]),
+            ("middle_items([])", []),
+            ("middle_items([6, 7])", [6, 7]),
+            ("middle_items([0, 1])", [0, 1]),
+            ("middle_items([3, 1, 4, 1, 5, 9, 2])", [1]),
+            ("middle_items([4, 4, 2, 2])", [4, 2]),
+        ],
+    },
+    "swap_ends": {
+        "visible": [
+            ("swap_ends([4, 5, 6, 7])", [7, 5, 6, 4]),
+            ('swap_ends(["a", "b", "c"])', ["c", "b", "a"]),
+            ("swap_ends([3, 4])", [4, 3]),
+            ('swap_ends(["x"])', ["x"]),
+        ],
+        "hidden": [
+            ("swap_ends([1, 2, 3])", [3, 2, 1]),
+            ("swap_ends([1, 2])", [2, 1]),
+            ("swap_ends([1])", [1]),
+            ("swap_ends([])", []),
+            ("swap_ends([9, 8, 7, 6, 5])", [5, 8, 7, 6, 9]),
+            ("swap_ends([0, 0, 1])", [1, 0, 0]),
+            ("swap_ends([2, 1, 1, 2])", [2, 1, 1, 2]),
+        ],
+    },
+    "has_majority": {
+        "visible": [
+            ("has_majority([2, 2, 1], 1)", False),
+            ("has_majority([], 1)", False),
+            ("has_majority([3], 3)", True),
+            ("has_majority([1, 1, 2, 2], 1)", False),
+            ("has_majority([1, 1, 1, 2, 2], 1)", True),
+        ],
+        "hidden": [
+            ("has_majority([1, 1, 2], 1)", True),
+            ("has_majority([1, 2], 1)", False),
+            ("has_majority([3], 4)", False),
+            ("has_majority([5, 5, 6, 7, 8], 5)", False),
+            ("has_majority([4, 4, 4], 4)", True),
+            ("has_majority([1, 2, 3, 1, 1], 1)", True),
+            ("has_majority([0, 2, 2, 2, 9, 9, 9], 2)", False),
+        ],
+    },
+    "drop_at": {
+        "visible": [
+            ("drop_at([1, 2, 3], 1)", [1, 3]),
+            ("drop_at([1, 2, 3], 2)", [1, 2]),
+            ("drop_at([5], -1)", []),
+            ('drop_at(["a", "b"], 0)', ["b"]),
+        ],
+        "hidden": [
+            ("drop_at([1, 2, 3], 0)", [2, 3]),
+            ("drop_at([1, 2, 3], -1)", [1, 2]),
+            ("drop_at([1, 2, 3], -3)", [2, 3]),
+            ("drop_at([5], 0)", []),
+            ("drop_at([4, 5], 1)", [4]),
+            ("drop_at([4, 5, 6, 7], -2)", [4, 5, 7]),
+            ("drop_at([4, 5, 6, 7], 9)", [4, 5, 6, 7]),
+        ],
+    },
+    "fill_zeros": {
+        "visible": [
+            ("fill_zeros([5, 0, 0, 6])", [5, 5, 5, 6]),
+            ("fill_zeros([4, 1])", [4, 1]),
+            ("fill_zeros([0, 0, 7])", [0, 0, 7]),
+            ("fill_zeros([2, 3, 0])", [2, 3, 3]),
+        ],
+        "hidden": [
+            ("fill_zeros([1, 0, 2])", [1, 1, 2]),
+            ("fill_zeros([0, 3])", [0, 3]),
+            ("fill_zeros([])", []),
+            ("fill_zeros([8, -1, 0, 1])", [8, -1, -1, 1]),
+            ("fill_zeros([0])", [0]),
+            ("fill_zeros([9, 0])", [9, 9]),
+            ("fill_zeros([1, 2, 3, 0, 5])", [1, 2, 3, 3, 5]),
+        ],
+    },
+    "fold_sums": {
+        "visible": [
+            ("fold_sums([5])", [5]),
+            ("fold_sums([6, 7])", [13]),
+            ("fold_sums([1, 2, 3, 4, 5])", [6, 6, 3]),
+            ("fold_sums([0, 0, 9])", [9, 0]),
+        ],
+        "hidden": [
+            ("fold_sums([1, 2, 3, 4])", [5, 5]),
+            ("fold_sums([1, 2, 3])", [4, 2]),
+            ("fold_sums([])", []),
+            ("fold_sums([3, 1, 4, 1, 5, 9])", [12, 6, 5]),
+            ("fold_sums([10, 20])", [30]),
+            ("fold_sums([-1, 2, 8])", [7, 2]),
+            ("fold_sums([0])", [0]),
+        ],
+    },
+    "swap_pairs": {
+        "visible": [
+            ("swap_pairs([1, 2, 3])", [2, 1, 3]),
+            ("swap_pairs([1, 2])", [2, 1]),
+            ("swap_pairs([])", []),
+            ("swap_pairs([1, 2, 3, 4, 5])", [2, 1, 4, 3, 5]),
+        ],
+        "hidden": [
+            ("swap_pairs([1, 2, 3, 4])", [2, 1, 4, 3]),
+            ("swap_pairs([5])", [5]),
+            ('swap_pairs(["a", "b"])', ["b", "a"]),
+            ("swap_pairs([6, 5, 4, 3, 2, 1])", [5, 6, 3, 4, 1, 2]),
+            ("swap_pairs([0, 9, 0])", [9, 0, 0]),
+            ("swap_pairs([7, 7])", [7, 7]),
+            ("swap_pairs([3, 8, 1, 4])", [8, 3, 4, 1]),
+        ],
+    },
+}

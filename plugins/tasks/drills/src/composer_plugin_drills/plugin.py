@@ -1,0 +1,38 @@
+"""Hook module: the task set, and the two scripted samplers that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from composer_core import SamplerSpec, TaskSpec, hookimpl
+from composer_plugin_drills.config import DemonstratorConfig, DrillsConfig, GuesserConfig
+
+COMPOSER_API = 1
+
+
+@hookimpl
+def composer_tasks() -> Iterable[TaskSpec]:
+    yield TaskSpec(
+        name="drills",
+        summary="one-line bugs in small functions, validated by running",
+        factory="composer_plugin_drills.tasks:build",
+        config=DrillsConfig,
+    )
+
+
+@hookimpl
+def composer_samplers() -> Iterable[SamplerSpec]:
+    yield SamplerSpec(
+        name="demonstrator",
+        summary="scripted: explores and tests well, repairs some kinds of bugs wrongly by habit",
+        factory="composer_plugin_drills.demonstrator:build",
+        config=DemonstratorConfig,
+        capabilities={"sampler.logprobs", "sampler.versions", "sampler.deterministic"},
+    )
+    yield SamplerSpec(
+        name="guesser",
+        summary="scripted control: the likeliest inverse mutation, judged by the buggy text alone",
+        factory="composer_plugin_drills.guesser:build",
+        config=GuesserConfig,
+        capabilities={"sampler.logprobs", "sampler.versions", "sampler.deterministic"},
+    )
