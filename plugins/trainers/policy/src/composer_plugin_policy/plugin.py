@@ -1,0 +1,93 @@
+"""Hook module of `policy`: the trainer, its algorithms, and what `check` refuses of their settings.
+
+Thin: nothing here or in `config` and `algorithms` imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from composer_core import AlgorithmSpec, Problem, RunView, TrainerSpec, hookimpl
+from composer_plugin_policy import algorithms
+from composer_plugin_policy.config import RL_KEYS, GrpoConfig, PolicyGradientConfig, PolicyTrainerConfig, StageSettings
+
+COMPOSER_API = 1
+TRAINER = "policy/policy"
+OBJECTIVE = "composer_plugin_policy.objectives:pg_tis"
+NEEDS = frozenset({"behavior", "old"})
+
+
+@hookimpl
+def composer_trainers() -> Iterator[TrainerSpec]:
+    """The trainer."""
+    yield TrainerSpec(
+        name="policy",
+        summary="pretrain, sft and rl on accelerate; one update for each batch",
+        factory="composer_plugin_policy.trainer:PolicyTrainer",
+        config=PolicyTrainerConfig,
+        stage_config=StageSettings,
+        capabilities={"trainer.deterministic", "trainer.routes", "trainer.reference"},
+    )
+
+
+@hookimpl
+def composer_algorithms() -> Iterator[AlgorithmSpec]:
+    """Three advantages, one objective."""
+    yield AlgorithmSpec(
+        name="dr_grpo",
+        summary="reward minus the group's mean; truncated importance sampling",
+        advantage=algorithms.dr_grpo,
+        objective=OBJECTIVE,
+        needs=NEEDS,
+        config=PolicyGradientConfig,
+    )
+    yield AlgorithmSpec(
+        name="grpo",
+        summary="dr_grpo divided by the group's deviation",
+        advantage=algorithms.grpo,
+        objective=OBJECTIVE,
+        needs=NEEDS,
+        config=GrpoConfig,
+    )
+    yield AlgorithmSpec(
+        name="rloo",
+        summary="reward minus the mean of the other members",
+        advantage=algorithms.rloo,
+        objective=OBJECTIVE,
+        needs=NEEDS,
+        config=PolicyGradientConfig,
+    )
+
+
+@hookimpl
+def composer_check(run: RunView) -> Iterator[Problem]:
+    """Refuse what would have no effect under this trainer."""
+    if run.config.trainer.use != TRAINER:
+        return
+    yield from _clipping(run)
+    for choice in run.config.stages:
+        where = f"stages.{choice.stage.name}"
+        settings = choice.settings
+        if choice.stage.kind != "rl":
+            yield from _rl_only(where, settings)
+        if settings.get("kl", "k1") != "k1" and not settings.get("beta"):
+            yield Problem(f"{where}.kl", "kl has no effect at beta = 0", "set beta above 0 or leave kl out")
+        if settings.get("schedule", "constant") == "constant" and "final_learning_rate_share" in settings:
+            message = "final_learning_rate_share has no effect with a constant schedule"
+            yield Problem(f"{where}.final_learning_rate_share", message, 'set schedule to "linear" or "cosine"')
+
+
+def _clipping(run: RunView) -> Iterator[Problem]:
+    for id, record in run.records.get("algorithms", ()):
+        if record.clips == "old":
+            message = (
+                f"{id} clips the ratio to the trainer's own recomputation, which is 1 by construction: "
+                f"{TRAINER} makes one update for each batch"
+            )
+            yield Problem("algorithm.use", message, "choose an algorithm that does not, such as policy/dr_grpo")
+
+
+def _rl_only(where: str, settings: Mapping[str, object]) -> Iterator[Problem]:
+    for key in RL_KEYS:
+        if key in settings:
+            yield Problem(f"{where}.{key}", f"{key} has an effect in rl stages only", f"leave {key} out of this stage")

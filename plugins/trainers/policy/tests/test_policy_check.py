@@ -1,0 +1,78 @@
+"""What `check` refuses, and what settings refuse themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from composer_core import AlgorithmSpec, RunView
+from composer_plugin_policy import plugin
+from composer_plugin_policy.config import GrpoConfig, PolicyGradientConfig, StageSettings
+
+
+def _view(kind="rl", settings=None, clips=None, trainer="policy/policy"):
+    stage = SimpleNamespace(stage=SimpleNamespace(name="s", kind=kind), settings=settings or {})
+    config = SimpleNamespace(trainer=SimpleNamespace(use=trainer), stages=(stage,))
+    spec = AlgorithmSpec(name="ppo", advantage=list, objective=list, clips=clips)
+    return RunView(config, {}, {"algorithms": (("other/ppo", spec),)})
+
+
+def test_clipping_to_the_trainers_own_recomputation_is_refused():
+    (problem,) = plugin.composer_check(_view(clips="old"))
+    assert problem.where == "algorithm.use"
+    assert "other/ppo" in problem.message and "1 by construction" in problem.message
+    assert list(plugin.composer_check(_view(clips="behavior"))) == []
+    assert list(plugin.composer_check(_view(clips="old", trainer="other/trainer"))) == []
+
+
+@pytest.mark.parametrize("key", ["beta", "credit", "kl", "loss_scale_tokens"])
+def test_settings_of_rl_are_refused_in_other_stages(key):
+    given = {"beta": 0.1, "credit": "last", "kl": "k1", "loss_scale_tokens": 5.0}[key]
+    (problem,) = plugin.composer_check(_view(kind="sft", settings={key: given}))
+    assert problem.where == f"stages.s.{key}"
+    assert list(plugin.composer_check(_view(kind="rl", settings={key: given}))) == []
+
+
+def test_settings_without_effect_are_refused():
+    (problem,) = plugin.composer_check(_view(settings={"kl": "k1_mean"}))
+    assert problem.where == "stages.s.kl"
+    assert list(plugin.composer_check(_view(settings={"kl": "k1_mean", "beta": 0.1}))) == []
+    (problem,) = plugin.composer_check(_view(settings={"final_learning_rate_share": 0.5}))
+    assert problem.where == "stages.s.final_learning_rate_share"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"loss_scale_tokens": 0.0},
+        {"loss_scale_tokens": -1.0},
+        {"loss_scale_tokens": float("inf")},
+        {"learning_rate": float("nan")},
+        {"micro_batch_tokens": 0},
+        {"max_nonfinite_in_a_row": 0},
+        {"beta": -0.1},
+        {"schedule": "step"},
+        {"credit": "first"},
+        {"kl": "k3"},
+        {"adam_beta1": 1.0},
+        {"final_learning_rate_share": 1.5},
+    ],
+)
+def test_values_out_of_range_are_refused_when_settings_are_made(fields):
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        StageSettings(**fields)
+
+
+def test_a_cap_that_would_silence_every_token_is_refused():
+    with pytest.raises(ValueError, match="cap"):
+        PolicyGradientConfig(cap=0.0)
+    with pytest.raises(ValueError, match="cap"):
+        GrpoConfig(cap=-1.0)
+
+
+def test_the_hook_module_loads_no_torch():
+    code = "import composer_plugin_policy.plugin, sys; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
