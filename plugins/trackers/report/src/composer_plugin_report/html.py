@@ -1,0 +1,42 @@
+"""The tracker that leaves a report.html behind when a run ends, and the function that makes one of any run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from composer_core.events import Event, RunEnded
+from composer_core.history import History
+from composer_core.protocols import BuildContext
+from composer_core.tracking import to_record
+from composer_plugin_report.config import HtmlConfig
+from composer_plugin_report.model import page_model
+from composer_plugin_report.page import page
+
+
+class HtmlTracker:
+    """Folds events as they come, on top of those a resumed run wrote before, and writes the page at RunEnded."""
+
+    def __init__(self, config: HtmlConfig, build: BuildContext) -> None:
+        self._config = config
+        self._run_dir = build.run_dir
+        self._history = History.read(build.run_dir)
+
+    def write(self, event: Event) -> None:
+        if type(event).__name__ in History.KINDS:
+            self._history.add(to_record(event))
+        if isinstance(event, RunEnded):
+            write_report(self._run_dir, self._config, self._history)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def write_report(run_dir: Path, config: HtmlConfig | None = None, history: History | None = None) -> Path:
+    """Write `run_dir`/report.html from the folder (or from a history at hand); returns its path."""
+    history = history if history is not None else History.read(run_dir)
+    text = page(page_model(run_dir, history, config or HtmlConfig()))
+    target, part = run_dir / "report.html", run_dir / ".part-report.html"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    part.write_text(text, encoding="utf-8")
+    part.replace(target)
+    return target

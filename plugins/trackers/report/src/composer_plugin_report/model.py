@@ -1,0 +1,218 @@
+"""What the page shows, as plain data: the history of a run, its summary, and a bounded sample of its traces.
+
+The script in the page only draws. Every choice (which curves share a chart, which traces are shown, what an evaluation
+is compared with) is made here, where it can be tested.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from composer_core.errors import ComposerError
+from composer_core.history import EpisodeRow, Evaluation, History, StageLog
+from composer_core.traces import decode
+from composer_plugin_report.config import DURING, HtmlConfig
+from composer_plugin_report.traces import trace_model
+
+
+@frozen
+class Chart:
+    """Metrics that share a chart."""
+
+    title: str
+    metrics: tuple[str, ...]
+    kind: str = "line"
+    """line, or area for shares stacked to 1."""
+    unit: str = ""
+    """Of the values: share, tokens/s, ..."""
+    log: bool = False
+    limit: float | None = None
+    """A bound drawn as a line, for example that of parity."""
+
+
+CHARTS = (
+    Chart("Reward", ("reward_mean",)),
+    Chart("Solve rate and best of group", ("solve_rate", "best_of_group"), unit="share"),
+    Chart("Loss", ("loss",)),
+    Chart("Accuracy", ("accuracy",), unit="share"),
+    Chart("Turns and calls per episode", ("turns_mean", "calls_mean")),
+    Chart("Sampled tokens per episode", ("tokens_mean",), unit="tokens"),
+    Chart("Parallel width", ("parallel_width",), unit="calls at once"),
+    Chart("Sampler-trainer parity, p99.9", ("parity_p999",), unit="|Δ log p|", log=True, limit=1e-5),
+    Chart("Throughput", ("sampler_tokens_per_s", "trainer_tokens_per_s"), unit="tokens/s"),
+    Chart("Episodes per second", ("episodes_per_s",), unit="1/s"),
+    Chart("Voids and flat groups", ("void_share", "flat_share"), unit="share"),
+    Chart("Gradient norm", ("grad_norm",)),
+    Chart("Entropy", ("entropy",), unit="nats"),
+    Chart("Staleness, largest", ("staleness_max",), unit="versions"),
+    Chart("Learning rate", ("learning_rate",)),
+)
+MOST_POINTS = 600
+"""Points kept of one curve, evenly spaced; the last one always."""
+
+
+def page_model(run_dir: Path, history: History, config: HtmlConfig) -> dict[str, Any]:
+    summary = _json(run_dir / "summary.json") or history.summary
+    shown = sample(history.episodes.values(), config.traces)
+    return {
+        "name": history.name or run_dir.name,
+        "status": history.status,
+        "started_s": history.spans[0][0] if history.spans else 0,
+        "spent_s": history.spent_s,
+        "starts": history.starts,
+        "stages": stages(history),
+        "evaluations": evaluations(history.latest(), summary),
+        "outcomes": {purpose: dict(counts) for purpose, counts in history.outcomes().items()},
+        "episodes": len(history.episodes),
+        "faults": [[*key, times] for key, times in history.faults.most_common(50)],
+        "summary": summary,
+        "plugins": _json(run_dir / "plugins.json") or list(history.plugins),
+        "config": _text(run_dir / "config.json"),
+        "traces": [entry for row in shown if (entry := _trace(run_dir, row, config)) is not None],
+    }
+
+
+# --- curves -------------------------------------------------------------------------------------------------------
+
+
+def stages(history: History) -> list[dict[str, Any]]:
+    """Stages with their charts; evaluations made during training stand beside the last stage's first chart."""
+    made = [_stage(stage) for stage in history.stages.values()]
+    during = repeated(history.evaluations.values())
+    if made and during:
+        made[-1]["charts"].insert(1, during)
+    return made
+
+
+def _stage(stage: StageLog) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "kind": stage.kind,
+        "steps": stage.steps,
+        "done": max(stage.metrics, default=0),
+        "spent_s": stage.spent_s,
+        "ended": stage.ended,
+        "charts": charts(stage),
+    }
+
+
+def charts(stage: StageLog) -> list[dict[str, Any]]:
+    """The charts of a stage: known metrics grouped, tool shares stacked, and every other metric by itself."""
+    names = stage.names()
+    tools = tuple(name for name in names if name.startswith("tool/"))
+    known = {metric for chart in CHARTS for metric in chart.metrics} | set(tools)
+    others = [Chart(name, (name,)) for name in names if name not in known]
+    mix = [Chart("Tool mix", tools, kind="area", unit="share of calls")] if tools else []
+    grouped = [chart for chart in CHARTS if any(metric in names for metric in chart.metrics)]
+    return [_chart(chart, stage) for chart in (*grouped[:5], *mix, *grouped[5:], *others)]
+
+
+def _chart(chart: Chart, stage: StageLog) -> dict[str, Any]:
+    series = [
+        {"name": name.removeprefix("tool/"), "points": _thin(points)}
+        for name in chart.metrics
+        if (points := stage.series(name))
+    ]
+    return _fields(chart, series)
+
+
+def _fields(chart: Chart, series: list[dict[str, Any]]) -> dict[str, Any]:
+    fields = {"title": chart.title, "kind": chart.kind, "unit": chart.unit, "log": chart.log, "limit": chart.limit}
+    return {**fields, "series": series}
+
+
+def _thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    if len(points) <= MOST_POINTS:
+        return points
+    last = len(points) - 1
+    return [points[index * last // (MOST_POINTS - 1)] for index in range(MOST_POINTS)]
+
+
+# --- evaluations --------------------------------------------------------------------------------------------------
+
+
+def evaluations(entries: Iterable[Evaluation], summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row per evaluated case, with its arms ("before", "after", ...); names are "arm/case". See also `repeated`.
+
+    Controls that only the summary knows (`control_guess`, ...) become rows too, without an interval.
+    """
+    cases: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        arm, slash, case = entry.name.partition("/")
+        arm, case = (arm, case) if slash else ("", arm)
+        control = arm.startswith("control") or "control" in case
+        if DURING.fullmatch(arm):
+            continue
+        row = cases.setdefault(case, {"case": case, "control": control, "arms": []})
+        row["arms"].append({"arm": arm, "step": entry.step, "metrics": dict(entry.metrics)})
+    if not any(row["control"] for row in cases.values()):
+        for name, value in summary.items():
+            if name.startswith("control_") and isinstance(value, (int, float)):
+                case = name.removeprefix("control_")
+                told = {"arm": "control", "step": None, "metrics": {"solve_rate": value}}
+                cases[name] = {"case": case, "control": True, "arms": [told]}
+    return sorted(cases.values(), key=lambda row: row["control"])
+
+
+def repeated(entries: Iterable[Evaluation]) -> dict[str, Any] | None:
+    """Solve rates of cases that were evaluated during training ("step-30/case"), as a chart; None without any."""
+    curves: dict[str, dict[int, float]] = {}
+    for entry in entries:
+        arm, _, case = entry.name.partition("/")
+        if (found := DURING.fullmatch(arm)) and "solve_rate" in entry.metrics:
+            curves.setdefault(case, {})[int(found[1])] = entry.metrics["solve_rate"]
+    series = [{"name": case, "points": sorted(points.items())} for case, points in curves.items()]
+    chart = Chart("Solve rate during training", (), unit="share")
+    return _fields(chart, series) if series else None
+
+
+# --- traces -------------------------------------------------------------------------------------------------------
+
+
+def sample(episodes: Iterable[EpisodeRow], most: int) -> list[EpisodeRow]:
+    """At most `most` episodes with a trace, shared evenly by (purpose, outcome) and spread over time within each."""
+    buckets: dict[tuple[str, str], list[EpisodeRow]] = {}
+    for row in episodes:
+        if row.uri is not None:
+            buckets.setdefault((row.purpose, row.outcome), []).append(row)
+    spread = [_spread(bucket, most) for bucket in buckets.values()]
+    dealt = [row for turn in zip_longest(*spread) for row in turn if row is not None]
+    return sorted(dealt[:most], key=lambda row: row.time_s)
+
+
+def _spread(rows: list[EpisodeRow], most: int) -> list[EpisodeRow]:
+    """Rows reordered so that every prefix is spread over the whole: ends first, then ever finer halves."""
+    taken: dict[int, None] = {}
+    parts = 1
+    while len(taken) < min(most, len(rows)):
+        taken.update(dict.fromkeys(part * (len(rows) - 1) // parts for part in range(parts + 1)))
+        parts *= 2
+    return [rows[index] for index in taken]
+
+
+def _trace(run_dir: Path, row: EpisodeRow, config: HtmlConfig) -> dict[str, Any] | None:
+    """None for a trace that is gone or unreadable: a report of what is left beats none."""
+    try:
+        path = run_dir / str(row.uri)
+        if not path.resolve().is_relative_to(run_dir.resolve()):
+            return None
+        return trace_model(decode(path.read_bytes()), row, config.text_chars)
+    except (OSError, ValueError, ComposerError):
+        return None
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
