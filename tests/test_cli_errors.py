@@ -1,0 +1,142 @@
+"""Bad input ends with exit code 2, says who, where, expected, found and fix, and shows no traceback."""
+
+import json
+import shutil
+
+import pytest
+
+FAKES = "examples/fakes/run.toml"
+
+
+def refused(process, *words):
+    assert process.returncode == 2, process.stderr
+    assert "Traceback" not in process.stderr
+    for word in words:
+        assert word in process.stderr
+    return process.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seeed=1", ["unknown key seeed", "did you mean 'seed'"]),
+        ("tasks.cuont=3", ["unknown key cuont", "did you mean 'count'"]),
+        ("stages.rl.learning_rat=1", ["learning_rat", "did you mean 'learning_rate'"]),
+        ('stages.rl.steps="many"', ["expected int"]),
+        ('sandbox.use="fakes/memry"', ["no component 'fakes/memry'", "did you mean 'fakes/memory'"]),
+        ('sandbox.use="local/namespaces"', ["add 'local' to plugins"]),
+        ('sampler.use="fakes/nothing"', ["sampler.use"]),
+        ("rewards=[]", ["0 rewards decide the verdict"]),
+        ("evaluations.main.tasks=1000", ["evaluations.main.tasks", "1000"]),
+        ("samplers.unused={use='fakes/learner'}", ["no stage or evaluation uses this sampler"]),
+    ],
+)
+def test_a_bad_setting_is_refused(composer_run, tmp_path, override, words):
+    refused(composer_run("train", FAKES, "--run-dir", tmp_path / "run", "--set", override), *words)
+
+
+def test_a_component_asked_for_what_it_cannot_do_is_refused(composer_run, tmp_path):
+    process = composer_run(
+        "check",
+        FAKES,
+        "--set",
+        "plugins=['fakes','drills']",
+        "--set",
+        "sampler.use='drills/guesser'",
+        "--set",
+        "stages.rl.max_staleness=2",
+    )
+    refused(process, "drills/guesser does not offer sampler.swaps", "max_staleness > 0")
+
+
+def test_an_unknown_plugin_is_refused_with_a_suggestion(composer_run):
+    refused(composer_run("--plugins", "drils", "check", FAKES), "plugin 'drils' is not installed", "'drills'")
+
+
+def test_a_blocked_plugin_is_not_loaded(composer_run):
+    refused(composer_run("-p", "no:fakes", "check", FAKES), "add 'fakes' to plugins")
+
+
+def test_an_unknown_command_is_refused_with_a_suggestion(composer_run):
+    refused(composer_run("trian", FAKES), "did you mean 'train'")
+
+
+def test_a_file_that_is_no_toml_is_refused(composer_run, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("name = ")
+    refused(composer_run("check", path), "no TOML", str(path))
+
+
+def test_debug_shows_the_traceback(composer_run):
+    process = composer_run("--debug", "check", FAKES, "--set", "seeed=1")
+    assert process.returncode != 0
+    assert "Traceback" in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise RuntimeError('no driver')", ["could not be imported", "RuntimeError: no driver"]),
+        ("COMPOSER_API = 7", ["another API", "COMPOSER_API = 1", "COMPOSER_API = 7"]),
+        (
+            "from composer_core import hookimpl\nCOMPOSER_API = 1\n@hookimpl\ndef composer_tolls(): yield",
+            ["unknown hook 'composer_tolls'", "did you mean 'composer_tools'"],
+        ),
+        (
+            "from composer_core import hookimpl\nCOMPOSER_API = 1\n@hookimpl\ndef composer_tools(run): yield",
+            ["does not fit the hooks", "run"],
+        ),
+        (
+            "from composer_core import hookimpl, ToolSpec\nCOMPOSER_API = 1\n@hookimpl\n"
+            "def composer_tools():\n    yield from (ToolSpec(name='a', function=len) for _ in 'ab')",
+            ["claim the id 'mine/a'"],
+        ),
+    ],
+)
+def test_a_broken_plugin_is_named_with_its_distribution(composer_run, tmp_path, source, words):
+    (tmp_path / "mine_hooks.py").write_text(source + "\n")
+    info = tmp_path / "composer_plugin_mine-0.3.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: composer-plugin-mine\nVersion: 0.3\n")
+    (info / "entry_points.txt").write_text("[composer.plugins]\nmine = mine_hooks\n")
+    process = composer_run("--plugins", "mine", "check", FAKES, PYTHONPATH=str(tmp_path))
+    refused(process, "composer-plugin-mine 0.3", *words)
+    listing = composer_run("plugins", PYTHONPATH=str(tmp_path))
+    assert listing.returncode == 0, "a broken plugin is a row of the listing, not a crash"
+    assert "mine" in listing.stdout
+
+
+def test_a_run_folder_that_holds_a_run_is_never_overwritten(composer_run, tmp_path):
+    run = tmp_path / "run"
+    small = ["--set", "stages.rl.steps=1", "--set", "evaluations=[]", "--set", "stages.rl.evaluate_every=0"]
+    assert composer_run("train", FAKES, "--run-dir", run, *small).returncode == 0
+    before = (run / "events.jsonl").read_bytes()
+    refused(composer_run("train", FAKES, "--run-dir", run), "already holds a run", "--resume")
+    assert (run / "events.jsonl").read_bytes() == before
+
+
+def test_resuming_what_is_no_run_is_refused(composer_run, tmp_path):
+    process = composer_run("train", "--resume", tmp_path)
+    assert process.returncode != 0
+    assert "no run to resume" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_a_damaged_checkpoint_is_refused(composer_run, tmp_path):
+    run = tmp_path / "run"
+    assert composer_run("train", FAKES, "--run-dir", run).returncode == 0
+    checkpoint = max((run / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    next(path for path in checkpoint.iterdir()).write_bytes(b"rotten")
+    process = composer_run("train", "--resume", run)
+    assert process.returncode != 0
+    assert "does not match its manifest" in process.stderr
+    shutil.rmtree(run)
+
+
+def test_a_commit_made_with_another_tokenizer_is_refused(composer_run, tmp_path):
+    run = tmp_path / "run"
+    assert composer_run("train", FAKES, "--run-dir", run).returncode == 0
+    commit = json.loads((run / "commit.json").read_text())
+    (run / "commit.json").write_text(json.dumps({**commit, "tokenizer": "another"}))
+    refused(composer_run("train", "--resume", run), "another tokenizer", "expected: another", "found:    bytes")
+    refused(composer_run("eval", FAKES, "--run", run), "another tokenizer")

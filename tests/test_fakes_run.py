@@ -1,0 +1,97 @@
+"""The whole loop on fakes: stages, evaluations, events, traces and summary, through the command line alone."""
+
+import json
+
+import pytest
+
+from composer_core.traces import decode
+from composer_core.tracking import read_events
+from composer_core.types import Outcome
+
+FAKES = "examples/fakes/run.toml"
+
+
+@pytest.fixture(scope="module")
+def finished(composer_run, tmp_path_factory):
+    run = tmp_path_factory.mktemp("fakes") / "run"
+    process = composer_run("train", FAKES, "--run-dir", run)
+    assert process.returncode == 0, process.stderr
+    return run
+
+
+def test_training_makes_the_fake_policy_better(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["solve_rate_after"] > summary["solve_rate_before"] + 0.2
+    assert summary["gain"]["ci95_low"] > 0
+    assert summary["void_share"] == 0
+
+
+def test_events_tell_the_run_in_order(finished):
+    names = [event["event"] for event in read_events(finished)]
+    assert names[0] == "RunStarted"
+    assert names[-1] == "RunEnded"
+    assert names.count("StepEnded") == 4 + 4 + 5
+    assert names.count("GroupScored") == 5 * 3
+
+
+def test_every_weights_version_is_committed_before_it_is_published(finished):
+    events = list(read_events(finished))
+    committed = -1
+    for event in events:
+        if event["event"] == "CheckpointSaved":
+            committed += 1
+        if event["event"] == "WeightsPublished" and event["weights"]["version"] > 0:
+            assert committed >= 0
+    versions = [event["weights"]["version"] for event in events if event["event"] == "WeightsPublished"]
+    assert versions == sorted(versions)
+
+
+def test_traces_hold_exactly_the_sampled_tokens_once(finished):
+    traces = [decode(path.read_bytes()) for path in sorted((finished / "traces").iterdir())]
+    assert len(traces) == 12 + 24 * 4 + 5 * 12
+    for trace in traces:
+        sampled = sum(sum(branch.sampled.values()) for branch in trace.branches)
+        assert sampled == trace.sampled_tokens() == sum(turn.stop - turn.start for turn in trace.turns)
+        graded = (Outcome.SOLVED, Outcome.FAILED)
+        assert trace.verdict.outcome in ((Outcome.UNGRADED,) if trace.key.stage == "sft" else graded)
+
+
+def test_show_prints_the_run_and_one_trace(finished, composer_run):
+    assert "finished" in composer_run("show", finished).stdout
+    some = sorted((finished / "traces").iterdir())[0].stem
+    page = composer_run("show", finished, "--trace", some).stdout
+    assert "answer.txt" in page
+
+
+def test_voids_are_masked_refilled_and_counted(composer_run, tmp_path):
+    run = tmp_path / "run"
+    process = composer_run("train", FAKES, "--run-dir", run, "--set", "sampler.void_share=0.2")
+    assert process.returncode == 0, process.stderr
+    summary = json.loads((run / "summary.json").read_text())
+    assert 0.02 < summary["void_share"] < 0.4
+    faults = [event for event in read_events(run) if event["event"] == "FaultRecorded"]
+    assert faults
+    assert all("fakes/learner" in fault["fault"]["plugin"] for fault in faults)
+
+
+def test_validate_proves_gold_noop_and_exploits(composer_run):
+    process = composer_run("validate", FAKES)
+    assert process.returncode == 0, process.stderr
+    assert "96 gradings" in process.stdout
+
+
+def test_eval_repeats_the_evaluation_of_a_finished_run(finished, composer_run):
+    process = composer_run("eval", FAKES, "--run", finished, "--only", "main")
+    assert process.returncode == 0, process.stderr
+    summary = json.loads((finished / "summary.json").read_text())
+    assert json.loads(process.stdout)["main"]["solve_rate"] == pytest.approx(summary["solve_rate_after"])
+
+
+def test_rollouts_only_trains_nothing(composer_run, tmp_path):
+    run = tmp_path / "run"
+    only_rl = ["--set", "evaluations=[]", "--set", "stages.rl.evaluate_every=0"]
+    process = composer_run("train", FAKES, "--run-dir", run, "--rollouts-only", *only_rl)
+    assert process.returncode == 0, process.stderr
+    stages = [event["stage"] for event in read_events(run) if event["event"] == "StepEnded"]
+    assert "rl" not in stages
+    assert len(list((run / "traces").glob("rl-*"))) == 12

@@ -1,0 +1,125 @@
+"""Promises about the code base itself: light imports, layers, budgets, documented hooks."""
+
+import ast
+import inspect
+import io
+import re
+import subprocess
+import sys
+import tokenize
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from composer_core import hookspecs, plugins, records
+
+HEAVY = ("torch", "ray", "triton", "docker", "transformers", "numpy", "accelerate", "tokenizers", "safetensors")
+HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("composer_"))
+HOOK_MODULES = sorted(entry.value for entry in metadata.entry_points(group="composer.plugins"))
+CORE_LINES = 5000
+
+
+def loaded_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*(m for m in {HEAVY!r} if m in sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(found.stdout.split("\n")[-2].split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import composer_core",
+        "from composer_core.cli import group",
+        "from composer_core.commands import check, eval, plugins, show, train, validate",
+        *(f"import {module}" for module in HOOK_MODULES),
+    ],
+)
+def test_importing_it_loads_nothing_heavy(statement):
+    assert loaded_after(statement) == set()
+
+
+@pytest.mark.parametrize("argument", ["--help", "plugins", "check"])
+def test_a_command_loads_nothing_heavy(argument, root):
+    args = [argument] if argument != "check" else ["check", str(root / "examples/quickstart/run.toml")]
+    run = f"from composer_core.cli import main\ntry: main({args!r})\nexcept SystemExit as e: assert not e.code, e.code"
+    code = f"import sys\n{run}\nprint()\nprint(*(m for m in {HEAVY!r} if m in sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = found.stdout.split("\n")[-2].split()
+    assert heavy == []
+
+
+def test_help_imports_no_command_module():
+    code = (
+        "import sys\nfrom composer_core.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+        "print(*(m for m in sys.modules if m.startswith('composer_core.')), file=sys.stderr)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "composer_core.commands" not in found.stderr
+    assert "composer_core.pipeline" not in found.stderr
+
+
+def logical_lines(path: Path) -> int:
+    """Statements: no blanks, comments or docstrings, and a statement over several lines counts once."""
+    source = path.read_text(encoding="utf-8")
+    docstrings = sum(
+        isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
+        for node in ast.walk(ast.parse(source))
+        for item in (getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else [])
+    )
+    return (
+        sum(token.type == tokenize.NEWLINE for token in tokenize.generate_tokens(io.StringIO(source).readline))
+        - docstrings
+    )
+
+
+def test_core_stays_within_its_budget(root):
+    total = sum(logical_lines(path) for path in (root / "core/src").rglob("*.py"))
+    assert 2000 < total <= CORE_LINES
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_ends_with_the_smallest_working_plugin(name):
+    text = inspect.getdoc(getattr(hookspecs, name))
+    block = re.search(r"```python\n(.*?)```\s*$", text, re.DOTALL)
+    assert block, f"{name} has no example at the end of its docstring"
+    space: dict = {}
+    exec(block.group(1), space)
+    plugins.verify(plugins.Candidate("example", "example", "composer-plugin-example", "1"), _module(space))
+    hook = space[name]
+    if name in hookspecs.REGISTRATION_HOOKS:
+        kind = hookspecs.REGISTRATION_HOOKS[name]
+        assert all(isinstance(spec, records.SPECS[kind]) for spec in hook())
+
+
+def _module(space):
+    import types
+
+    made = types.ModuleType("example")
+    vars(made).update({key: value for key, value in space.items() if not key.startswith("__")})
+    return made
+
+
+def test_every_kind_has_a_hook_and_a_record():
+    assert set(hookspecs.REGISTRATION_HOOKS.values()) == set(records.SPECS)
+
+
+def test_all_distributions_share_one_version_and_ask_for_it(root):
+    files = [root / "core/pyproject.toml", root / "testkit/pyproject.toml", *root.glob("plugins/*/*/pyproject.toml")]
+    projects = [tomllib.loads(path.read_text())["project"] for path in files]
+    assert {project["version"] for project in projects} == {"0.1.0"}
+    for project in projects[1:]:
+        assert "composer-core~=0.1.0" in project["dependencies"], project["name"]
+
+
+def test_core_depends_on_five_small_libraries(root):
+    project = tomllib.loads((root / "core/pyproject.toml").read_text())["project"]
+    names = {re.match(r"[a-z]+", dependency).group() for dependency in project["dependencies"]}
+    assert names == {"attrs", "cattrs", "click", "pluggy", "rich"}
+
+
+def test_no_name_of_a_registrys_host_and_no_lock_file_is_tracked(root):
+    tracked = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split()
+    assert not [name for name in tracked if name.endswith((".lock", "package-lock.json"))]
+    assert "://" not in (root / "constraints.txt").read_text()

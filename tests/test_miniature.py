@@ -1,0 +1,51 @@
+"""A one-seed miniature of the main job, with its own bar: RL on verdicts of real test runs solves more of its bugs.
+
+One module of the library, a few minutes on two cores. The bar is about the learning loop, so it is measured on training
+tasks; the main job's gates are about held-out bugs and take three seeds (`make bench-quickstart`).
+"""
+
+import json
+
+import pytest
+
+RUN = "examples/quickstart/run.toml"
+SMALL = [
+    'tasks.modules=["numbers_"]',
+    "stages.copy.steps=650",
+    "stages.pretrain.steps=120",
+    "stages.restoring.steps=1",
+    "stages.sft.episodes=484",
+    "stages.sft.steps=1000",
+    "stages.rl.steps=30",
+    "stages.rl.groups_per_step=8",
+    "stages.rl.group_size=8",
+    'evaluations=[{name="main",split="train",tasks=96,attempts=2},'
+    '{name="greedy",split="train",tasks=96,attempts=1,temperature=0.0}]',
+    'samplers={demonstrator={use="drills/demonstrator"}}',
+]
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory, composer_run):
+    run = tmp_path_factory.mktemp("miniature") / "run"
+    sets = [part for text in SMALL for part in ("--set", text)]
+    process = composer_run("train", RUN, "--run-dir", run, *sets, timeout_s=1500)
+    assert process.returncode == 0, process.stderr[-2000:]
+    print(process.stderr[-3000:])
+    return json.loads((run / "summary.json").read_text())
+
+
+def test_reinforcement_learning_raises_the_solve_rate(summary):
+    assert summary["gain"]["mean"] >= 0.05
+    assert summary["gain"]["ci95_low"] > 0
+    assert summary["solve_rate_after"] >= 0.2
+
+
+def test_episodes_read_edit_and_test(summary):
+    assert summary["turns_mean"] >= 3
+    assert summary["calls_mean"] >= 3
+
+
+def test_nothing_was_void_and_sampler_and_trainer_agree(summary):
+    assert summary["void_share"] == 0
+    assert summary["parity_p999"] <= 1e-5

@@ -1,0 +1,103 @@
+"""The main job with its real parts (torch, bubblewrap, transformers), small: killed, it ends with identical bytes."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from composer_core.tracking import read_events
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = "examples/quickstart/run.toml"
+SMALL = [
+    "deterministic=true",
+    "threads=1",
+    'tasks.modules=["numbers_"]',
+    "stages.copy.steps=4",
+    "stages.pretrain.steps=4",
+    "stages.restoring.steps=3",
+    "stages.sft.steps=6",
+    "stages.sft.episodes=24",
+    "stages.sft.batch_episodes=8",
+    "stages.rl.steps=3",
+    "stages.rl.groups_per_step=2",
+    "stages.rl.group_size=4",
+    "stages.rl.evaluate_every=0",
+    "checkpoints.supervised_every_steps=3",
+    'evaluations=[{name="main",split="new_bug_dev",tasks=4,attempts=1,when=["after"]}]',
+    'samplers={demonstrator={use="drills/demonstrator"}}',
+]
+
+
+def command(run_dir):
+    return ["train", RUN, "--run-dir", str(run_dir), *(part for text in SMALL for part in ("--set", text))]
+
+
+def final(run):
+    commit = json.loads((run / "commit.json").read_text())
+    return commit["weights"]["version"], commit["weights"]["sha256"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, composer_run):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    process = composer_run(*command(run), timeout_s=300)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return run
+
+
+def test_the_small_job_reaches_every_stage_with_no_void(whole):
+    summary = json.loads((whole / "summary.json").read_text())
+    assert summary["void_share"] == 0
+    assert summary["fork_p50_ms"] > 0
+    stages = {event["stage"] for event in read_events(whole) if event["event"] == "StepEnded"}
+    assert stages == {"copy", "pretrain", "restoring", "sft", "rl"}
+    assert (whole / "report.html").stat().st_size > 10_000
+
+
+def test_its_model_and_tokenizer_open_in_plain_transformers(whole):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(whole / "model")
+    tokenizer = AutoTokenizer.from_pretrained(whole / "model")
+    ids = tokenizer("def clamp(x):", return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        assert torch.isfinite(model(ids).logits).all()
+    published = load_file(whole / json.loads((whole / "commit.json").read_text())["weights"]["uri"])
+    embedding = model.get_input_embeddings().weight
+    assert any(torch.equal(embedding, tensor) for tensor in published.values() if tensor.shape == embedding.shape)
+
+
+def test_killed_in_the_middle_of_rl_it_ends_with_identical_weights(whole, tmp_path, composer_run):
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "composer_core.cli", *command(run)], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait_for_version(run, version=6)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait(timeout=30)
+    assert not (run / "summary.json").exists(), "it was killed before its end"
+    resumed = composer_run("train", "--resume", run, timeout_s=300)
+    assert resumed.returncode == 0, resumed.stderr[-2000:]
+    assert final(run) == final(whole)
+
+
+def _wait_for_version(run, version):
+    """Until commit.json holds at least this version; bounded."""
+    for _ in range(3000):
+        try:
+            if json.loads((run / "commit.json").read_text())["weights"]["version"] >= version:
+                return
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("the run never got there")

@@ -1,0 +1,83 @@
+"""Killed anywhere, a deterministic run ends with the bytes it would have ended with."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from composer_core.tracking import read_events
+
+COMPOSER_RUN = [sys.executable, "-m", "composer_core.cli"]
+ROOT = Path(__file__).resolve().parent.parent
+FAKES = "examples/fakes/run.toml"
+SLOW = ["--set", "trainer.step_s=0.2"]
+KILLS = 12 if os.environ.get("COMPOSER_SOAK") else 4
+
+
+def final(run):
+    commit = json.loads((run / "commit.json").read_text())
+    return commit["weights"]["version"], commit["weights"]["sha256"], commit["checksums"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(composer_run, tmp_path_factory):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert composer_run("train", FAKES, "--run-dir", run, *SLOW).returncode == 0
+    return run
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_interrupted_at_random_points_it_ends_with_identical_weights(uninterrupted, tmp_path, number):
+    run = tmp_path / "run"
+    dice = random.Random(int(number))
+    command = ["train", FAKES, "--run-dir", str(run), *SLOW]
+    kills = 0
+    for _ in range(40):
+        process = subprocess.Popen(
+            [*COMPOSER_RUN, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        if kills < KILLS:
+            _wait_for_start(process)
+            time.sleep(dice.uniform(0.0, 0.3))
+            if process.poll() is None:
+                process.send_signal(number)
+                kills += 1
+        output, _ = process.communicate(timeout=120)
+        if process.returncode == 0:
+            break
+        assert process.returncode in (130, -int(number)), output
+        assert "Traceback" not in output
+        command = ["train", "--resume", str(run)]
+    assert kills == KILLS
+    assert final(run) == final(uninterrupted)
+
+
+def test_nothing_is_trained_twice_in_the_lineage_of_the_final_weights(uninterrupted):
+    events = [event for event in read_events(uninterrupted) if event["event"] == "GroupScored"]
+    assert len({event["group"] for event in events}) == len(events) == 15
+
+
+def test_a_finished_run_resumes_to_itself(uninterrupted, composer_run):
+    before = final(uninterrupted)
+    assert composer_run("train", "--resume", uninterrupted).returncode == 0
+    assert final(uninterrupted) == before
+
+
+def test_the_published_weights_are_those_of_the_manifest(uninterrupted):
+    commit = json.loads((uninterrupted / "commit.json").read_text())
+    data = (uninterrupted / commit["weights"]["uri"]).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == commit["weights"]["sha256"]
+
+
+def _wait_for_start(process):
+    """Until the run says that it has started; before that, a signal meets the interpreter and not the run."""
+    for line in process.stdout:
+        if "started in" in line or "resumed" in line:
+            return
