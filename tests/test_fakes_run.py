@@ -69,6 +69,12 @@ def test_voids_are_masked_refilled_and_counted(composer_run, tmp_path):
     assert process.returncode == 0, process.stderr
     summary = json.loads((run / "summary.json").read_text())
     assert 0.02 < summary["void_share"] < 0.4
+    deciles = summary["void_by_length"]
+    assert len(deciles) == 10
+    assert sum(one["episodes"] for one in deciles) == summary["episodes"]
+    voids = sum(one["episodes"] * one["void_share"] for one in deciles)
+    assert voids == pytest.approx(summary["void_share"] * summary["episodes"])
+    assert deciles == sorted(deciles, key=lambda one: one["tokens_most"])
     faults = [event for event in read_events(run) if event["event"] == "FaultRecorded"]
     assert faults
     assert all("fakes/learner" in fault["fault"]["plugin"] for fault in faults)

@@ -1,6 +1,8 @@
 """The main job with its real parts (torch, bubblewrap, transformers), small: killed, it ends with identical bytes."""
 
 import json
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from composer_core.tracking import read_events
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = "examples/quickstart/run.toml"
+SEEDS = 8 if os.environ.get("COMPOSER_SOAK") else 1
 SMALL = [
     "deterministic=true",
     "threads=1",
@@ -89,6 +92,42 @@ def test_killed_in_the_middle_of_rl_it_ends_with_identical_weights(whole, tmp_pa
     resumed = composer_run("train", "--resume", run, timeout_s=300)
     assert resumed.returncode == 0, resumed.stderr[-2000:]
     assert final(run) == final(whole)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_interrupted_at_random_points_by_every_signal_it_ends_with_identical_weights(
+    whole, tmp_path, composer_run, seed
+):
+    run, dice = tmp_path / "run", random.Random(seed)
+    pending = dice.sample([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], 3)
+    told = command(run)
+    while pending:
+        number = pending.pop()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "composer_core.cli", *told],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        _wait_for_start(process)
+        time.sleep(dice.uniform(0.0, 5.0))
+        ended_before = process.poll() is not None
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode in ((0,) if ended_before else (130, -int(number))), output[-2000:]
+        assert "Traceback" not in output
+        told = ["train", "--resume", str(run)]
+    ended = composer_run(*told, timeout_s=300)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert final(run) == final(whole)
+
+
+def _wait_for_start(process):
+    """Until the run says that it has started; before that, a signal meets the interpreter and not the run."""
+    for line in process.stdout:
+        if " run quickstart " in line:
+            return
 
 
 def _wait_for_version(run, version):

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ class Meter:
     started: float = field(factory=time.perf_counter)
     counts: dict[str, float] = Factory(dict)
     samples: dict[str, list[float]] = Factory(dict)
-    _first_episode: float | None = None
+    lengths: list[tuple[float, bool]] = Factory(list)
+    """Of each episode: its sampled tokens, and whether it was void."""
 
     def add(self, name: str, amount: float = 1.0) -> None:
         self.counts[name] = self.counts.get(name, 0.0) + amount
@@ -52,6 +54,7 @@ class Meter:
         self.add("episodes")
         self.add("episodes_void", float(not result.verdict.valid))
         self.add("sampled_tokens", result.stats.get("tokens", 0.0))
+        self.lengths.append((result.stats.get("tokens", 0.0), not result.verdict.valid))
         self.add("calls", result.stats.get("calls", 0.0))
         self.add("bad_calls", result.stats.get("bad_calls", 0.0))
         if result.stop and result.stop.value in ("turns", "tokens", "time", "context"):
@@ -62,6 +65,20 @@ class Meter:
 
     def share(self, part: str, whole: str) -> float:
         return self.counts.get(part, 0.0) / max(1.0, self.counts.get(whole, 0.0))
+
+    def void_by_length(self) -> list[dict[str, float]]:
+        """Void rate by decile of sampled tokens (RL.md section 2): masking voids must not favor short episodes."""
+        ordered = sorted(self.lengths)
+        cuts = [len(ordered) * tenth // 10 for tenth in range(11)]
+        return [
+            {
+                "tokens_most": part[-1][0],
+                "episodes": float(len(part)),
+                "void_share": sum(void for _, void in part) / len(part),
+            }
+            for start, stop in pairwise(cuts)
+            if (part := ordered[start:stop])
+        ]
 
     def median(self, name: str) -> float | None:
         values = self.samples.get(name)
@@ -118,6 +135,7 @@ def summarize_run(
         "parity_p999": meter.latest("parity_p999"),
         "parity_max": meter.worst("parity_max"),
         "void_share": meter.share("episodes_void", "episodes"),
+        "void_by_length": meter.void_by_length(),
         "truncated_share": meter.share("episodes_truncated", "episodes"),
         "bad_call_share": meter.share("bad_calls", "calls"),
         "loop_lag_p99_ms": stats.get("loop_lag_p99_ms"),

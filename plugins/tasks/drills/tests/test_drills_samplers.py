@@ -11,8 +11,9 @@ import pytest
 from composer_core.errors import ConfigError
 from composer_core.protocols import BuildContext
 from composer_core.types import GenerateRequest, GenerateSettings, ParsedTurn
+from composer_plugin_drills.catalog import body
 from composer_plugin_drills.config import DemonstratorConfig, DrillsConfig, GuesserConfig
-from composer_plugin_drills.demonstrator import Demonstrator
+from composer_plugin_drills.demonstrator import STUB, Demonstrator
 from composer_plugin_drills.drills import Drill, drills
 from composer_plugin_drills.guesser import Guesser
 from composer_plugin_drills.prompts import names_file
@@ -62,7 +63,7 @@ def repaired(drill: Drill, calls: list[tuple[str, dict[str, str]]]) -> str:
 
 
 def test_it_reads_edits_checks_and_finishes() -> None:
-    sampler = demonstrator(wrong_share=0.0, slip_share=0.0, check_first_share=0.0)
+    sampler = demonstrator(wrong_share=0.0, check_first_share=0.0)
     for drill in EVERY[::100]:
         calls = play(sampler, drill)
         names = [name for name, _ in calls]
@@ -73,25 +74,25 @@ def test_it_reads_edits_checks_and_finishes() -> None:
         assert repaired(drill, calls) == drill.function.text
 
 
-def test_its_usual_repair_of_a_habit_is_the_same_wrong_one_and_it_finishes_anyway() -> None:
+def test_its_usual_repair_of_a_habit_is_a_stub_and_it_finishes_anyway() -> None:
     sampler = demonstrator()
     wrong: Counter[bool] = Counter()
     for drill in EVERY[::4]:
         text = repaired(drill, calls := play(sampler, drill, noise=3))
         habit = drill.operator in DemonstratorConfig().wrong_habits
-        assert text in (drill.function.text, drill.misrepaired)
+        assert text in (drill.function.text, drill.buggy.replace(body(drill.buggy), STUB))
         assert [name for name, _ in calls][-2:] == ["run_terminal", "finish"]
         wrong[habit] += text != drill.function.text
     habits = sum(drill.operator in DemonstratorConfig().wrong_habits for drill in EVERY[::4])
-    assert 0.62 < wrong[True] / habits < 0.78
-    assert wrong[False] / (len(EVERY[::4]) - habits) < 0.12
+    assert 0.70 < wrong[True] / habits < 0.80
+    assert wrong[False] == 0
 
 
 @pytest.mark.parametrize("split", ["train", "new_bug", "new_bug_dev"])
-def test_wrong_habits_cover_more_than_half_of_a_split_and_not_all(split: str) -> None:
+def test_wrong_habits_cover_most_of_a_split_and_not_all(split: str) -> None:
     chosen = [drill for drill in EVERY if drill.split == split]
     share = sum(drill.operator in DemonstratorConfig().wrong_habits for drill in chosen) / len(chosen)
-    assert 0.53 <= share <= 0.62
+    assert 0.7 <= share <= 0.82
 
 
 def test_the_same_noise_gives_the_same_attempt_and_other_noise_another() -> None:
@@ -120,13 +121,12 @@ def test_an_edit_of_a_line_that_stands_twice_quotes_its_surroundings(line: int) 
     assert text.replace(call.arguments["old"], call.arguments["new"]).split("\n") == expected
 
 
-def test_every_drill_can_be_edited_right_and_wrong_by_a_unique_match() -> None:
+def test_every_drill_can_be_repaired_by_a_unique_match() -> None:
     for drill in EVERY:
-        for line in (drill.before, drill.wrong):
-            (call,) = edit(drill.path, drill.buggy, drill.line, line).calls
-            assert drill.buggy.count(call.arguments["old"]) == 1
-            fixed = drill.buggy.replace(call.arguments["old"], call.arguments["new"])
-            assert (fixed == drill.function.text) == (line == drill.before)
+        assert drill.buggy.count(body(drill.buggy)) == 1
+        (call,) = edit(drill.path, drill.buggy, drill.line, drill.before).calls
+        assert drill.buggy.count(call.arguments["old"]) == 1
+        assert drill.buggy.replace(call.arguments["old"], call.arguments["new"]) == drill.function.text
 
 
 def test_a_habit_of_no_operator_and_another_task_set_are_refused() -> None:

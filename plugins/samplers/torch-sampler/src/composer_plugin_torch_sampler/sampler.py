@@ -12,6 +12,7 @@ import hashlib
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import torch
@@ -40,14 +41,17 @@ class ContinuousSampler:
         policy.eval()
         spare.eval()
         self._spare = spare
-        self._engine = Engine(policy, config)
         self._threads = config.threads
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._loading = asyncio.Lock()
         self._closed = False
         self._running = True
-        self._thread = threading.Thread(target=self._run, name="torch-sampler", daemon=True)
+        made: Future[Engine] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(made, policy, config), name="torch-sampler", daemon=True
+        )
         self._thread.start()
+        self._engine = made.result()
 
     async def generate(self, ids: Sequence[int], settings: GenerateSettings, request: GenerateRequest) -> Completion:
         """Continue `ids`.
@@ -105,25 +109,35 @@ class ContinuousSampler:
         self._running = False
         self._engine.fail(SamplerError("the sampler was closed"))
 
-    def _run(self) -> None:
-        """The thread: drain commands, step while there is work, sleep in the queue otherwise."""
+    def _run(self, made: Future[Engine], policy: PolicyModel, config: ContinuousConfig) -> None:
+        """The thread: make the engine, drain commands, step while there is work, sleep in the queue otherwise.
+
+        The engine's tensors are made here too: a parallel loop on another thread would leave an OpenMP team behind.
+        """
         if self._threads is not None:
             torch.set_num_threads(self._threads)
+        try:
+            engine = Engine(policy, config)
+        except Exception as error:
+            made.set_exception(error)
+            return
+        made.set_result(engine)
         while self._running:
-            if not self._engine.busy:
+            if not engine.busy:
                 self._commands.get()()
             while not self._commands.empty():
                 self._commands.get()()
-            if self._engine.busy:
-                self._step()
+            if engine.busy:
+                _step(engine)
 
-    def _step(self) -> None:
-        try:
-            self._engine.step()
-        except Exception as error:
-            failure = SamplerError(f"a forward pass failed: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self._engine.fail(failure)
+
+def _step(engine: Engine) -> None:
+    try:
+        engine.step()
+    except Exception as error:
+        failure = SamplerError(f"a forward pass failed: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        engine.fail(failure)
 
 
 def _answer() -> tuple[asyncio.Future[Completion], Callable[..., None]]:
@@ -150,4 +164,5 @@ def _read(policy: PolicyModel, weights: WeightsRef, path: Path) -> None:
     found = hashlib.sha256(data).hexdigest()
     if weights.sha256 and found != weights.sha256:
         raise StoreError(f"weights of version {weights.version} are damaged", expected=weights.sha256, found=found)
+    torch.set_num_threads(1)  # of this helper thread: it must not leave a team behind either
     policy.load_state_dict(load_safetensors(data))

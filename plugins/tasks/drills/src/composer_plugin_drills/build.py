@@ -9,20 +9,18 @@ Takes a few seconds on two cores. The result depends on the library, the operato
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from composer_plugin_drills.catalog import Function, functions
 from composer_plugin_drills.drills import INDEX, Drill, dump
-from composer_plugin_drills.mutations import Mutation, mutate
+from composer_plugin_drills.mutations import mutate
 from composer_plugin_drills.splits import Bug, assign
-from composer_plugin_drills.validate import Outcome, outcomes
-
-Mutant = tuple[Function, Mutation]
+from composer_plugin_drills.validate import outcomes
 
 
 def derive(chosen: Iterable[Function] | None = None) -> list[Bug]:
-    """Every bug of some functions (default: all), each with its wrong repair.
+    """Every bug of some functions (default: all), in source order.
 
     Raises:
         ValueError: a function fails its own checks.
@@ -32,28 +30,8 @@ def derive(chosen: Iterable[Function] | None = None) -> list[Bug]:
         if not found.correct:
             raise ValueError(f"{function.path} fails its own checks: {found}")
     mutants = [(function, mutation) for function in chosen for mutation in mutate(function.text, function.name)]
-    results = list(outcomes((function, mutation.apply(function.text)) for function, mutation in mutants))
-    return _bugs(mutants, results)
-
-
-def _bugs(mutants: Sequence[Mutant], results: Sequence[Outcome]) -> list[Bug]:
-    by_line: dict[tuple[str, int], list[tuple[Mutation, Outcome]]] = defaultdict(list)
-    for (function, mutation), result in zip(mutants, results, strict=True):
-        by_line[function.path, mutation.line].append((mutation, result))
-    found = []
-    for (function, mutation), result in zip(mutants, results, strict=True):
-        wrong = wrong_repair(mutation, by_line[function.path, mutation.line])
-        if result.bug and wrong is not None:
-            found.append(Bug(function, mutation, result, wrong))
-    return found
-
-
-def wrong_repair(bug: Mutation, others: Iterable[tuple[Mutation, Outcome]]) -> str | None:
-    """Another mutation of the correct line that is noticed: at the same place if there is one, else nearby."""
-    failing = [one for one, result in others if one.after != bug.after and result.hidden_failed and not result.broken]
-    place = (bug.operator, bug.column)
-    failing.sort(key=lambda one: ((one.operator, one.column) != place, one.operator != bug.operator))
-    return failing[0].after if failing else None
+    results = outcomes((function, mutation.apply(function.text)) for function, mutation in mutants)
+    return [Bug(*mutant, result) for mutant, result in zip(mutants, results, strict=True) if result.bug]
 
 
 def build(bugs: Sequence[Bug]) -> list[Drill]:
@@ -75,7 +53,6 @@ def _drill(bug: Bug, split: str) -> Drill:
         line=one.line,
         column=one.column,
         after=one.after,
-        wrong=bug.wrong,
         visible_failed=bug.outcome.visible_failed,
         hidden_failed=bug.outcome.hidden_failed,
     )

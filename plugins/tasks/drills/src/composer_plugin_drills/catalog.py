@@ -22,6 +22,9 @@ FOLDER = Path(__file__).parent
 HELD_OUT = ("graphs", "intervals", "money")
 """Modules (by workspace name) kept from every stage: the split `new_function`."""
 
+HEAD_LINES = 2
+"""A function's first line and its docstring, which no bug touches."""
+
 
 @frozen
 class Check:
@@ -65,6 +68,11 @@ def functions() -> Mapping[tuple[str, str], Function]:
 def siblings(module: str) -> list[Function]:
     """All functions of a module, by its workspace name."""
     return [one for (name, _), one in functions().items() if name == module]
+
+
+def body(text: str) -> str:
+    """A function's file below the docstring, without the first line's indentation."""
+    return "\n".join(text.split("\n")[HEAD_LINES:]).strip()
 
 
 def workspace_name(stem: str) -> str:

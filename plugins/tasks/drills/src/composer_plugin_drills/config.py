@@ -30,12 +30,10 @@ class DrillsConfig:
 class DemonstratorConfig:
     """Settings of the sampler `drills/demonstrator`: how good its habits are, and where they are not."""
 
-    wrong_habits: tuple[str, ...] = ("arithmetic", "augmented", "compare", "constant")
-    """Operators whose usual repair by the demonstrator is a wrong one, the same each time."""
-    wrong_share: float = _share(0.7)
-    """Share of attempts, in [0, 1], that repair a bug of such an operator wrongly."""
-    slip_share: float = _share(0.05)
-    """Share of attempts, in [0, 1], that repair any other bug wrongly."""
+    wrong_habits: tuple[str, ...] = ("arithmetic", "augmented", "compare", "constant", "variable")
+    """Operators whose usual repair by the demonstrator is a stub."""
+    wrong_share: float = _share(0.75)
+    """Share of attempts, in [0, 1], that repair a bug of such an operator so."""
     check_first_share: float = _share(0.1)
     """Share of attempts, in [0, 1], that run the tests before reading a file the request has named."""
 

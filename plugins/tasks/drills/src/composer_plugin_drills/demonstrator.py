@@ -1,9 +1,9 @@
 """The sampler `drills/demonstrator`: shows how work is done, with habits that are worth unlearning.
 
-It explores and tests like a careful person: reads the named file (or runs the tests first to find it), edits one
-line, runs the tests, finishes. Which repair it makes is another matter. For a stated set of operators its usual
-repair is a wrong one, the same each time (`Drill.wrong`), and it finishes although the tests fail; so the most
-probable action of a policy trained on these traces is wrong there, and reinforcement learning has something to teach
+It explores and tests like a careful person: reads the named file (or runs the tests first to find it), quotes the
+function's body and rewrites it, runs the tests, finishes. What it writes is another matter. For a stated set of
+operators its usual repair is a stub, and it finishes although the tests fail. So the most probable action of a policy
+trained on these traces is wrong, at bugs it has never seen as well, and reinforcement learning has something to teach
 that sharpening alone does not. It uses trusted task data and no model.
 """
 
@@ -13,11 +13,15 @@ from composer_core.errors import ConfigError, did_you_mean
 from composer_core.noise import key_of, uniform
 from composer_core.protocols import BuildContext
 from composer_core.types import GenerateRequest, ParsedTurn
+from composer_plugin_drills.catalog import body
 from composer_plugin_drills.config import DemonstratorConfig
 from composer_plugin_drills.drills import Drill
 from composer_plugin_drills.operators import OPERATORS
 from composer_plugin_drills.prompts import names_file
-from composer_plugin_drills.script import ScriptedSampler, check, edit, finish, read
+from composer_plugin_drills.script import ScriptedSampler, check, finish, read, turn
+
+STUB = "pass"
+"""What its wrong repair leaves of a function's body."""
 
 
 class Demonstrator(ScriptedSampler):
@@ -39,13 +43,11 @@ class Demonstrator(ScriptedSampler):
         key = key_of("demonstrator", request.noise, drill.id)
         named = names_file(drill, self.drills.config.vague_share)
         looks = [] if named and uniform(key, 0) >= self.config.check_first_share else [check()]
-        repair = drill.wrong if uniform(key, 1) < self.error_share(drill) else drill.before
-        return [*looks, read(drill.path), edit(drill.path, drill.buggy, drill.line, repair), check(), finish()]
-
-    def error_share(self, drill: Drill) -> float:
-        """How often this drill is repaired wrongly."""
-        habit = drill.operator in self.config.wrong_habits
-        return self.config.wrong_share if habit else self.config.slip_share
+        old = body(drill.buggy)
+        wrong = drill.operator in self.config.wrong_habits and uniform(key, 1) < self.config.wrong_share
+        new = STUB if wrong else body(drill.function.text)
+        rewrite = turn("edit_file", path=drill.path, old=old, new=new)
+        return [*looks, read(drill.path), rewrite, check(), finish()]
 
 
 def build(config: DemonstratorConfig, build: BuildContext) -> Demonstrator:

@@ -1,9 +1,8 @@
 """One drill as data, and the committed index of all of them.
 
-The index (`drills.jsonl`) holds what building found out by running: which mutations are bugs, in which split, and a
-wrong repair of each. Texts are not repeated in it; its first line carries a fingerprint of the library it was made
-from, so a changed library is an error and not a silently different task. `build.py` writes it; a test derives a
-sample again.
+The index (`drills.jsonl`) holds what building found out by running: which mutations are bugs, and in which split.
+Texts are not repeated in it; its first line carries a fingerprint of the library it was made from, so a changed library
+is an error and not a silently different task. `build.py` writes it; a test derives it again.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 
@@ -39,8 +39,6 @@ class Drill:
     """Where in the line the change begins; (path, line, column) is the edit site."""
     after: str
     """The line with the bug in it."""
-    wrong: str
-    """The line after a plausible wrong repair."""
     visible_failed: int
     hidden_failed: int
 
@@ -59,9 +57,12 @@ class Drill:
         return replace_line(self.function.text, self.line, self.before, self.after)
 
     @property
-    def misrepaired(self) -> str:
-        """The file's text after the wrong repair."""
-        return replace_line(self.function.text, self.line, self.before, self.wrong)
+    def span(self) -> tuple[int, int]:
+        """Columns [start, stop) of the correct line that the bug changes; at least one."""
+        pairs = zip(reversed(self.before), reversed(self.after), strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        most = min(len(self.before), len(self.after)) - self.column
+        return self.column, max(self.column + 1, len(self.before) - min(same, most))
 
     @property
     def difficulty(self) -> str:
@@ -80,7 +81,7 @@ class Drill:
             self.line,
             self.column,
         ]
-        return [*where, self.after, self.wrong, self.visible_failed, self.hidden_failed]
+        return [*where, self.after, self.visible_failed, self.hidden_failed]
 
 
 @cache
@@ -119,7 +120,7 @@ def dump(rows: Iterable[Drill]) -> str:
 
 
 def _drill(row: list[str | int]) -> Drill:
-    name, split, module, function, operator, line, column, after, wrong, visible, hidden = row
+    name, split, module, function, operator, line, column, after, visible, hidden = row
     return Drill(
         id=str(name),
         split=str(split),
@@ -128,7 +129,6 @@ def _drill(row: list[str | int]) -> Drill:
         line=int(line),
         column=int(column),
         after=str(after),
-        wrong=str(wrong),
         visible_failed=int(visible),
         hidden_failed=int(hidden),
     )

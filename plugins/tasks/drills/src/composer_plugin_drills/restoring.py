@@ -1,10 +1,8 @@
-"""Documents that teach to spot what does not belong: a known file with one token replaced, then the line as it stands
-and the line as it should be.
+"""Documents that teach to copy and to restore: a known file with a few tokens replaced, its body as it is and as it was.
 
-It is pre-training on correct text under noise, like replaced-token detection (ELECTRA, Clark et al. 2020): nothing
-runs, nothing is validated, and a policy learns to compare what it reads with what it remembers. A replacement is drawn
-from tokens of the same kind in the library. No document shows a bug of a held-out split: a noisy line that equals the
-line of such a drill is left out.
+It is pre-training on correct text under noise, in the way of denoising autoencoders (BART, Lewis et al. 2020): nothing
+runs, nothing is validated, and a policy learns to follow what it remembers where that differs from what it has just
+read. A replacement is drawn from tokens of the same kind in the library. Edit sites of held-out splits stay untouched.
 """
 
 from __future__ import annotations
@@ -17,10 +15,11 @@ from keyword import iskeyword
 
 from attrs import frozen
 
-from composer_core.noise import bits, key_of
-from composer_plugin_drills.catalog import Function
+from composer_core.noise import bits, key_of, shuffled
+from composer_plugin_drills.catalog import HEAD_LINES, Function, body
 from composer_plugin_drills.drills import drills
-from composer_plugin_drills.mutations import replace_line
+
+MOST_REPLACED = 10
 
 
 @frozen
@@ -37,39 +36,47 @@ class Token:
 
 def documents(known: Sequence[Function], variants: int) -> Iterator[str]:
     """`variants` noisy documents of every function, in an order without meaning."""
-    pool = _pool(known)
-    held_out = _held_out()
+    free = {function.path: _free(function) for function in known}
+    pool = _pool([token for tokens in free.values() for token in tokens])
     for variant in range(variants):
         for function in known:
-            noisy = _noisy(function, variant, pool)
-            if noisy is not None and (function.path, noisy[0], noisy[2]) not in held_out:
-                yield _document(function, *noisy)
+            noisy = _noisy(function, free[function.path], pool, variant)
+            if noisy != function.text:
+                yield f"{function.path}\n{noisy}old\n{body(noisy)}\nnew\n{body(function.text)}\n"
 
 
-def _document(function: Function, line: int, before: str, after: str) -> str:
-    text = replace_line(function.text, line, before, after)
-    return f"{function.path}\n{text}{after.strip()}\n{before.strip()}\n"
-
-
-def _noisy(function: Function, variant: int, pool: Mapping[str, Sequence[str]]) -> tuple[int, str, str] | None:
-    """(line, correct, noisy), or None when the draw changes nothing."""
+def _noisy(function: Function, tokens: Sequence[Token], pool: Mapping[str, Sequence[str]], variant: int) -> str:
+    """The function with up to MOST_REPLACED of `tokens` replaced."""
     key = key_of("restoring", function.path, variant)
-    tokens = replaceable(function.text)
-    token = tokens[bits(key, 0) % len(tokens)]
-    local = sorted({one.text for one in tokens if one.kind == token.kind})
-    choices = local if bits(key, 1) % 2 else pool[token.kind]
-    text = choices[bits(key, 2) % len(choices)]
-    before = function.text.split("\n")[token.line - 1]
-    after = before[: token.start] + text + before[token.end :]
-    return None if after == before else (token.line, before, after)
+    count = 1 + bits(key, 0) % MOST_REPLACED
+    order = shuffled(list(range(len(tokens))), key)[:count]
+    lines = function.text.split("\n")
+    for place in sorted(order, reverse=True):  # from the end, so that earlier columns still hold
+        token = tokens[place]
+        local = sorted({one.text for one in tokens if one.kind == token.kind})
+        choices = local if bits(key, 2 * place + 1) % 2 else pool[token.kind]
+        text = choices[bits(key, 2 * place + 2) % len(choices)]
+        line = lines[token.line - 1]
+        lines[token.line - 1] = line[: token.start] + text + line[token.end :]
+    return "\n".join(lines)
+
+
+def _free(function: Function) -> list[Token]:
+    """Tokens in reading order that no held-out bug touches."""
+    held_out = _held_out()
+    return [
+        token
+        for token in replaceable(function.text)
+        if not any(token.start < stop and start < token.end for start, stop in held_out[function.path, token.line])
+    ]
 
 
 def replaceable(text: str) -> list[Token]:
-    """Names, numbers and operators below the docstring."""
+    """Names, numbers and operators below the docstring, in reading order."""
     found = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind = _kind(token)
-        if kind and token.start[0] > 2:
+        if kind and token.start[0] > HEAD_LINES:
             found.append(Token(token.start[0], token.start[1], token.end[1], token.string, kind))
     return found
 
@@ -82,13 +89,17 @@ def _kind(token: tokenize.TokenInfo) -> str | None:
     return "operator" if token.type == tokenize.OP and token.string not in "()[]{}:,." else None
 
 
-def _pool(known: Sequence[Function]) -> Mapping[str, Sequence[str]]:
+def _pool(tokens: Sequence[Token]) -> Mapping[str, Sequence[str]]:
     pool: dict[str, set[str]] = defaultdict(set)
-    for function in known:
-        for token in replaceable(function.text):
-            pool[token.kind].add(token.text)
+    for token in tokens:
+        pool[token.kind].add(token.text)
     return {kind: sorted(texts) for kind, texts in pool.items()}
 
 
-def _held_out() -> set[tuple[str, int, str]]:
-    return {(drill.path, drill.line, drill.after) for drill in drills().values() if drill.split != "train"}
+def _held_out() -> Mapping[tuple[str, int], Sequence[tuple[int, int]]]:
+    """(path, line) -> spans of columns that bugs of held-out splits change."""
+    spans: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for drill in drills().values():
+        if drill.split != "train":
+            spans[drill.path, drill.line].append(drill.span)
+    return spans

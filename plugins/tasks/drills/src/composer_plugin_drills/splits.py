@@ -38,13 +38,11 @@ PER_NEW_FUNCTION = 3
 
 @frozen
 class Bug:
-    """A validated mutation, and a plausible wrong repair of it."""
+    """A validated mutation."""
 
     function: Function
     mutation: Mutation
     outcome: Outcome
-    wrong: str
-    """The same line after the wrong repair; never the correct line nor the buggy one, and it fails hidden checks."""
 
     @property
     def noise(self) -> int:

@@ -52,7 +52,7 @@ def vocabulary(known: Sequence[Function], vague_share: float) -> Iterator[str]:
     paths = {function.path for function in known}
     for drill in drills().values():
         if drill.split == "train" and drill.path in paths:
-            yield "\n".join([prompt(drill, vague_share), drill.path, drill.after.strip(), drill.wrong.strip()])
+            yield "\n".join([prompt(drill, vague_share), drill.path, drill.after.strip()])
     yield "\n".join(file.path for file in workspace(next(iter(drills().values()))).files)
 
 

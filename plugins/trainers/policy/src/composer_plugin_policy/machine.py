@@ -33,8 +33,8 @@ class Machine:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats bytes only with its own space
             torch.use_deterministic_algorithms(True)
         keep_large_blocks()
-        if threads := build.settings.get("threads"):
-            torch.set_num_threads(threads)
+        # Said in every case: a new thread would take the number that another one, the sampler's say, has chosen last.
+        torch.set_num_threads(build.settings.get("threads") or len(os.sched_getaffinity(0)))
         precision = "bf16" if config.precision == "bf16" else "no"
         self.accelerator: Any = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=precision)
 

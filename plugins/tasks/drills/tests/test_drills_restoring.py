@@ -1,0 +1,57 @@
+"""The restoring exercise: what a document holds, and that it never shows anything of a held-out edit site."""
+
+from composer_plugin_drills.catalog import body, functions
+from composer_plugin_drills.drills import drills
+from composer_plugin_drills.restoring import MOST_REPLACED, documents, replaceable
+
+KNOWN = [one for one in functions().values() if not one.held_out]
+BY_PATH = {one.path: one for one in KNOWN}
+
+
+def parts(document: str) -> tuple[str, str, str, str]:
+    """Path, noisy text, and what follows `old` and `new`."""
+    path, rest = document.split("\n", 1)
+    noisy, rest = rest.split("\nold\n")
+    old, new = rest.split("\nnew\n")
+    return path, noisy + "\n", old, new.rstrip("\n")
+
+
+def test_a_document_is_a_noisy_file_then_its_body_as_it_stands_and_as_it_should_be() -> None:
+    for document in documents(KNOWN, 2):
+        path, noisy, old, new = parts(document)
+        assert (old, new) == (body(noisy), body(BY_PATH[path].text))
+        assert old != new
+        assert noisy.split("\n")[:2] == BY_PATH[path].text.split("\n")[:2]
+
+
+def test_noise_differs_from_variant_to_variant_and_repeats_from_call_to_call() -> None:
+    first, again = list(documents(KNOWN[:10], 30)), list(documents(KNOWN[:10], 30))
+    assert first == again
+    assert len(set(first)) > 0.9 * len(first) > 250
+    assert MOST_REPLACED > 1
+
+
+def test_edit_sites_of_held_out_splits_are_never_touched() -> None:
+    held_out = [drill for drill in drills().values() if drill.split in ("new_bug", "new_bug_dev")]
+    lines = {(drill.path, drill.line): drill for drill in held_out}
+    touched = 0
+    for document in documents(KNOWN, 20):
+        path, noisy, _, _ = parts(document)
+        for number, line in enumerate(noisy.split("\n"), 1):
+            if drill := lines.get((path, number)):
+                touched += line != drill.before
+                assert drill.before[slice(*drill.span)] in line
+                assert line != drill.after
+    assert touched > 100, "other places of those lines are noisy"
+
+
+def test_replaceable_are_names_numbers_and_operators_below_the_docstring() -> None:
+    text = 'def f(a):\n    """Say a."""\n    if a[0] <= 3:\n        return -a\n'
+    assert [(one.line, one.text, one.kind) for one in replaceable(text)] == [
+        (3, "a", "name"),
+        (3, "0", "number"),
+        (3, "<=", "operator"),
+        (3, "3", "number"),
+        (4, "-", "operator"),
+        (4, "a", "name"),
+    ]
