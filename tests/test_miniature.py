@@ -12,15 +12,15 @@ RUN = "examples/quickstart/run.toml"
 SMALL = [
     'tasks.modules=["numbers_"]',
     "stages.copy.steps=650",
-    "stages.pretrain.steps=120",
-    "stages.restoring.steps=1",
-    "stages.sft.episodes=484",
-    "stages.sft.steps=1000",
-    "stages.rl.steps=30",
+    "stages.pretrain.steps=60",
+    "stages.restoring.steps=350",
+    "stages.sft.episodes=263",
+    "stages.sft.steps=350",
+    "stages.rl.steps=20",
     "stages.rl.groups_per_step=8",
-    "stages.rl.group_size=8",
-    'evaluations=[{name="main",split="train",tasks=96,attempts=2},'
-    '{name="greedy",split="train",tasks=96,attempts=1,temperature=0.0}]',
+    "stages.rl.evaluate_every=0",
+    'evaluations=[{name="main",split="new_bug",tasks=28,attempts=8},'
+    '{name="greedy",split="new_bug",tasks=28,attempts=1,temperature=0.0}]',
     'samplers={demonstrator={use="drills/demonstrator"}}',
 ]
 

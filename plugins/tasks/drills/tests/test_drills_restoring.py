@@ -1,8 +1,11 @@
 """The restoring exercise: what a document holds, and that it never shows anything of a held-out edit site."""
 
+from collections import defaultdict
+from itertools import takewhile
+
 from composer_plugin_drills.catalog import body, functions
 from composer_plugin_drills.drills import drills
-from composer_plugin_drills.restoring import MOST_REPLACED, documents, replaceable
+from composer_plugin_drills.restoring import MOST_REPLACED, documents, free_tokens, replaceable
 
 KNOWN = [one for one in functions().values() if not one.held_out]
 BY_PATH = {one.path: one for one in KNOWN}
@@ -32,17 +35,31 @@ def test_noise_differs_from_variant_to_variant_and_repeats_from_call_to_call() -
 
 
 def test_edit_sites_of_held_out_splits_are_never_touched() -> None:
-    held_out = [drill for drill in drills().values() if drill.split in ("new_bug", "new_bug_dev")]
-    lines = {(drill.path, drill.line): drill for drill in held_out}
-    touched = 0
-    for document in documents(KNOWN, 20):
-        path, noisy, _, _ = parts(document)
-        for number, line in enumerate(noisy.split("\n"), 1):
-            if drill := lines.get((path, number)):
-                touched += line != drill.before
-                assert drill.before[slice(*drill.span)] in line
-                assert line != drill.after
-    assert touched > 100, "other places of those lines are noisy"
+    free = {(one.path, token.line, token.start) for one in KNOWN for token in free_tokens(one)}
+    spans = defaultdict(list)
+    for drill in drills().values():
+        if drill.split in ("new_bug", "new_bug_dev"):
+            spans[drill.path, drill.line].append(drill.span)
+    held_out = set()
+    for one in KNOWN:
+        for token in replaceable(one.text):
+            sites = spans[one.path, token.line]
+            if any(token.start < stop and start < token.end for start, stop in sites):
+                held_out.add((one.path, token.line, token.start))
+    assert len(held_out) > 700
+    assert not held_out & free
+    assert len(free) > 2 * len(held_out)
+
+
+def test_only_free_tokens_are_replaced() -> None:
+    for one in KNOWN[::20]:
+        starts = {(token.line, token.start) for token in free_tokens(one)}
+        for document in documents([one], 50):
+            noisy = parts(document)[1].split("\n")
+            for number, (line, right) in enumerate(zip(noisy, one.text.split("\n"), strict=True), 1):
+                if line != right:
+                    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(line, right, strict=False))))
+                    assert any(row == number and start <= same for row, start in starts)
 
 
 def test_replaceable_are_names_numbers_and_operators_below_the_docstring() -> None:

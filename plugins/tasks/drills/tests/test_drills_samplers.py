@@ -92,7 +92,7 @@ def test_its_usual_repair_of_a_habit_is_a_stub_and_it_finishes_anyway() -> None:
 def test_wrong_habits_cover_most_of_a_split_and_not_all(split: str) -> None:
     chosen = [drill for drill in EVERY if drill.split == split]
     share = sum(drill.operator in DemonstratorConfig().wrong_habits for drill in chosen) / len(chosen)
-    assert 0.7 <= share <= 0.82
+    assert 0.7 <= share <= 0.85
 
 
 def test_the_same_noise_gives_the_same_attempt_and_other_noise_another() -> None:

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,7 +18,7 @@ from attrs import frozen
 
 from composer_core.errors import ConfigError
 from composer_plugin_drills.catalog import Function, functions
-from composer_plugin_drills.mutations import replace_line
+from composer_plugin_drills.mutations import Span, changed, replace_line
 
 INDEX = Path(__file__).parent / "drills.jsonl"
 
@@ -36,7 +35,7 @@ class Drill:
     line: int
     """Line of the function's file, from 1."""
     column: int
-    """Where in the line the change begins; (path, line, column) is the edit site."""
+    """Where in the line the change begins."""
     after: str
     """The line with the bug in it."""
     visible_failed: int
@@ -57,12 +56,9 @@ class Drill:
         return replace_line(self.function.text, self.line, self.before, self.after)
 
     @property
-    def span(self) -> tuple[int, int]:
-        """Columns [start, stop) of the correct line that the bug changes; at least one."""
-        pairs = zip(reversed(self.before), reversed(self.after), strict=False)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        most = min(len(self.before), len(self.after)) - self.column
-        return self.column, max(self.column + 1, len(self.before) - min(same, most))
+    def span(self) -> Span:
+        """Columns of the correct line that the bug changes; (path, line, span) is the edit site."""
+        return changed(self.before, self.after, self.column)
 
     @property
     def difficulty(self) -> str:

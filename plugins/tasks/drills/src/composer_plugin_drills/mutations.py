@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import takewhile
 
 from attrs import frozen
 
 from composer_plugin_drills.operators import OPERATORS, Edit, Site
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Span = tuple[int, int]
 
 
 @frozen
@@ -46,9 +48,26 @@ class Mutation:
         """
         return replace_line(source, self.line, self.before, self.after)
 
+    @property
+    def span(self) -> Span:
+        """The edit site: see `changed`."""
+        return changed(self.before, self.after, self.column)
+
     def key(self) -> tuple[str, str]:
         """What was exchanged for what, without where."""
         return self.fragment, self.replacement
+
+
+def changed(before: str, after: str, column: int) -> Span:
+    """Columns [start, stop) of a line that an exchange beginning at `column` changes; at least one."""
+    pairs = zip(reversed(before), reversed(after), strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    most = min(len(before), len(after)) - column
+    return column, max(column + 1, len(before) - min(same, most))
+
+
+def overlap(one: Span, two: Span) -> bool:
+    return one[0] < two[1] and two[0] < one[1]
 
 
 def replace_line(source: str, line: int, before: str, after: str) -> str:

@@ -1,4 +1,4 @@
-"""Documents that teach to copy and to restore: a known file with a few tokens replaced, its body as it is and as it was.
+"""Documents that teach to copy and to restore: a known file with tokens replaced, its body as it is and as it was.
 
 It is pre-training on correct text under noise, in the way of denoising autoencoders (BART, Lewis et al. 2020): nothing
 runs, nothing is validated, and a policy learns to follow what it remembers where that differs from what it has just
@@ -18,6 +18,7 @@ from attrs import frozen
 from composer_core.noise import bits, key_of, shuffled
 from composer_plugin_drills.catalog import HEAD_LINES, Function, body
 from composer_plugin_drills.drills import drills
+from composer_plugin_drills.mutations import Span, overlap
 
 MOST_REPLACED = 10
 
@@ -35,8 +36,8 @@ class Token:
 
 
 def documents(known: Sequence[Function], variants: int) -> Iterator[str]:
-    """`variants` noisy documents of every function, in an order without meaning."""
-    free = {function.path: _free(function) for function in known}
+    """`variants` noisy documents of every function, variant by variant."""
+    free = {function.path: free_tokens(function) for function in known}
     pool = _pool([token for tokens in free.values() for token in tokens])
     for variant in range(variants):
         for function in known:
@@ -61,13 +62,13 @@ def _noisy(function: Function, tokens: Sequence[Token], pool: Mapping[str, Seque
     return "\n".join(lines)
 
 
-def _free(function: Function) -> list[Token]:
+def free_tokens(function: Function) -> list[Token]:
     """Tokens in reading order that no held-out bug touches."""
     held_out = _held_out()
     return [
         token
         for token in replaceable(function.text)
-        if not any(token.start < stop and start < token.end for start, stop in held_out[function.path, token.line])
+        if not any(overlap((token.start, token.end), site) for site in held_out[function.path, token.line])
     ]
 
 
@@ -96,9 +97,9 @@ def _pool(tokens: Sequence[Token]) -> Mapping[str, Sequence[str]]:
     return {kind: sorted(texts) for kind, texts in pool.items()}
 
 
-def _held_out() -> Mapping[tuple[str, int], Sequence[tuple[int, int]]]:
+def _held_out() -> Mapping[tuple[str, int], Sequence[Span]]:
     """(path, line) -> spans of columns that bugs of held-out splits change."""
-    spans: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    spans: dict[tuple[str, int], list[Span]] = defaultdict(list)
     for drill in drills().values():
         if drill.split != "train":
             spans[drill.path, drill.line].append(drill.span)

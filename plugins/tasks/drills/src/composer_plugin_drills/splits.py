@@ -1,11 +1,12 @@
 """Which bug goes into which split.
 
-An *edit site* is a place in a function: the line and column where the text changes. Each function gives `PER_NEW_BUG`
-sites to `new_bug` and one to `new_bug_dev`, each on a line of its own; every other bug at such a site is left out, so
-no training task changes what stands there (another place on the same line may be changed). Modules in
-`catalog.HELD_OUT` go to `new_function` whole. Operators differ a thousandfold in how many bugs they make, so the
-held-out splits are drawn towards shares that grow a little slower than that number (`EVENNESS`), and training takes at
-most `PER_SITE` bugs of one operator on one line: rare operators are seen, and all splits hold a similar mix.
+An *edit site* is a place in a function: the line, and the columns of its text that change. Each function gives
+`PER_NEW_BUG` sites to `new_bug` and one to `new_bug_dev`, each on a line of its own; every other bug that changes any
+part of such a site is left out, so no training task changes what stands there (another place on the same line may be
+changed). Modules in `catalog.HELD_OUT` go to `new_function` whole. Operators differ a thousandfold in how many bugs
+they make, so the held-out splits are drawn towards shares that grow a little slower than that number (`EVENNESS`), and
+training takes at most `PER_SITE` bugs of one operator on one line: rare operators are seen, and all splits hold a
+similar mix.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from attrs import field, frozen
 
 from composer_core.noise import key_of
 from composer_plugin_drills.catalog import Function
-from composer_plugin_drills.mutations import Mutation
+from composer_plugin_drills.mutations import Mutation, overlap
 from composer_plugin_drills.validate import Outcome
 
 SPLITS: Mapping[str, str] = {
@@ -105,8 +106,8 @@ def _spread(sites: dict[int, list[Bug]], draw: Draw, count: int) -> list[Bug]:
         if bug is not None:
             chosen.append(bug)
             free.pop(bug.mutation.line)
-            line, column = bug.mutation.line, bug.mutation.column
-            sites[line] = [other for other in sites[line] if other.mutation.column != column]
+            line, span = bug.mutation.line, bug.mutation.span
+            sites[line] = [other for other in sites[line] if not overlap(other.mutation.span, span)]
     return chosen
 
 
