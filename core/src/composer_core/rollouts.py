@@ -81,7 +81,7 @@ class RlLoop:
         Raises:
             TrainerError: voids or non-finite steps in a row; everything finished is journaled.
         """
-        step: asyncio.Task[None] | None = None
+        step: asyncio.Task[StepStats] | None = None
         try:
             while self.ledger.step < self.ledger.config.steps:
                 self._submit()
@@ -94,8 +94,10 @@ class RlLoop:
                 self._collect(done)
                 if step in done:
                     assert step is not None
-                    await step
-                    step = None
+                    stats, step = await step, None
+                    # Alone: whatever is admitted or journaled until the version is out would carry a wrong one.
+                    self.ledger.applied()
+                    await self.after_step(stats)
         finally:
             await _cancel([*self._running, *([step] if step else [])])
 
@@ -128,7 +130,7 @@ class RlLoop:
 
     # --- one step ---
 
-    async def _train(self, groups: list[Group]) -> None:
+    async def _train(self, groups: list[Group]) -> StepStats:
         traces = [self._traces(group) for group in groups]
         rewards = [await self._rewards(group, rows) for group, rows in zip(groups, traces, strict=True)]
         batch = self._batch(groups, traces, rewards)
@@ -144,8 +146,7 @@ class RlLoop:
             "skipped": float(stats.skipped),
         }
         self._last_step = time.perf_counter()
-        self.ledger.applied()
-        await self.after_step(attrs.evolve(stats, metrics=metrics))
+        return attrs.evolve(stats, metrics=metrics)
 
     def _traces(self, group: Group) -> list[Trace]:
         return [decode(self.parts.store.get(result.trace)) for result in group.valid() if result.trace]

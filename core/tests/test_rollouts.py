@@ -1,0 +1,84 @@
+"""The RL loop with max_staleness: what is admitted, and when, around a slow publication."""
+
+import asyncio
+from typing import Any
+
+from composer_core.config import RlStage
+from composer_core.rollouts import RlLoop, RlParts, ledger_for
+from composer_core.trees import TreeRef
+from composer_core.types import (
+    EpisodeRequest,
+    EpisodeResult,
+    GradingRef,
+    Outcome,
+    StepStats,
+    Task,
+    TaskView,
+    TrainBatch,
+    Verdict,
+)
+
+TASKS = [
+    Task(TaskView(id=f"t{number}", prompt="", workspace=TreeRef("0" * 64)), GradingRef("tests", "t"), "train")
+    for number in range(5)
+]
+
+
+class World:
+    """An executor, a trainer and a store in one; notes which version is served when an episode is submitted."""
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.publishing = False
+        self.journaled_while_publishing: list[Any] = []
+        self.served: dict[str, set[int]] = {}
+
+    async def submit(self, request: EpisodeRequest) -> EpisodeResult:
+        self.served.setdefault(request.group, set()).add(self.published)
+        await asyncio.sleep(0.01 * (request.key.attempt % 3))  # some end while weights are being published
+        return EpisodeResult(key=request.key, group=request.group, trace=None, verdict=Verdict(Outcome.SOLVED))
+
+    async def step(self, batch: TrainBatch) -> StepStats:
+        await asyncio.sleep(0.002)
+        return StepStats({})
+
+    def journal(self, entries: list[dict[str, Any]]) -> None:
+        if self.publishing:
+            self.journaled_while_publishing += entries
+
+
+def test_nothing_is_admitted_or_journaled_between_a_step_and_its_publication() -> None:
+    world: Any = World()
+    stage = RlStage(name="rl", steps=6, groups_per_step=2, group_size=2, max_staleness=1)
+    ledger = ledger_for(stage, TASKS, seed=1, deterministic=False)
+    versions: dict[str, int] = {}
+
+    async def publish(stats: StepStats) -> None:
+        world.publishing = True
+        await asyncio.sleep(0.02)  # many episodes end meanwhile
+        world.published, world.publishing = ledger.version, False
+
+    parts = RlParts(
+        stage=stage,
+        settings=None,
+        algorithm_id="tests/none",
+        tasks=TASKS,
+        executor=world,
+        trainer=world,
+        store=world,
+        group_rewards=(),
+        run_seed=1,
+        limits={},
+        emit=lambda event: None,
+        journal=lambda entries: (world.journal(entries), note(entries)),
+    )
+
+    def note(entries: list[dict[str, Any]]) -> None:
+        versions.update({f"rl:{e['group']}": e["version"] for e in entries if e["kind"] == "admit"})
+
+    asyncio.run(RlLoop(parts, ledger, publish).run())
+    assert world.published == 6
+    assert not world.journaled_while_publishing
+    assert versions
+    for group, version in versions.items():
+        assert min(world.served[group]) >= version, "a group's version is a lower bound of its tokens'"
