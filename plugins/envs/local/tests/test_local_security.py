@@ -18,7 +18,7 @@ from composer_core.errors import ConfigError, PathError, SandboxGone, SandboxUnr
 from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateSpec
 from composer_core.trees import Tree
 from composer_plugin_local.config import NamespacesConfig
-from composer_plugin_local.namespaces import NamespacesProvider, NamespacesSandbox
+from composer_plugin_local.namespaces import NamespacesProvider, NamespacesSandbox, hidden_folders, package_folders
 
 TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n"})
 SPEC = TemplateSpec(TREE.ref, ("python3",), processes=24, disk_bytes=16 << 20, memory_bytes=128 << 20)
@@ -52,6 +52,30 @@ def output(script: str) -> str:
         return (result.stdout + result.stderr).decode()
 
     return str(act(action))
+
+
+def test_packages_that_this_process_imports_are_not_seen() -> None:
+    """A task set keeps its answers in its package; installed system-wide, that stands below /usr."""
+    folder = next(path for path in sorted(Path("/usr/share").iterdir()) if path.is_dir() and any(path.iterdir()))
+
+    async def listed(**settings: Any) -> str:
+        provider = NamespacesProvider(**settings)
+        try:
+            return (await sh(await create(provider), f"ls -A {folder}; touch {folder}/x")).stdout.decode()
+        finally:
+            await provider.close()
+
+    assert asyncio.run(listed(packages=[]))
+    assert not asyncio.run(listed(packages=[str(folder)]))
+
+
+def test_package_folders_are_translated_to_what_a_sandbox_sees(tmp_path: Path) -> None:
+    inside = tmp_path / "lib" / "site-packages"
+    inside.mkdir(parents=True)
+    assert hidden_folders({"python3": str(tmp_path)}, [str(inside), "/proc/none"]) == ["/opt/python3/lib/site-packages"]
+    assert hidden_folders({}, [str(inside)]) == []
+    assert all("-packages" in path for path in package_folders())
+    assert package_folders()
 
 
 def test_no_file_of_the_host_is_seen(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from composer_core.errors import BackendError, ConfigError, PrepareError, TemplateMissing
@@ -41,12 +42,14 @@ def build(config: NamespacesConfig, build: BuildContext) -> NamespacesProvider:
 class NamespacesProvider:
     """A `SandboxProvider`; its keeper starts with the first request."""
 
-    def __init__(self, config: NamespacesConfig | None = None) -> None:
+    def __init__(self, config: NamespacesConfig | None = None, packages: Iterable[str] | None = None) -> None:
+        """`packages` are the folders that plugins were imported from; default, those of this process."""
         self._config = config or NamespacesConfig()
         self._keeper: Keeper | None = None
         self._starting = asyncio.Lock()
         self._prepared: dict[str, asyncio.Task[None]] = {}
         self._tools = outside_tools()
+        self._hidden = hidden_folders(self._tools, package_folders() if packages is None else packages)
 
     async def probe(self) -> frozenset[str]:
         await self._try_out()
@@ -76,6 +79,7 @@ class NamespacesProvider:
             if self._keeper is None:
                 config = self._config
                 settings = {"bwrap": find_bwrap(config.bwrap), "tools": self._tools, "commands": config.commands}
+                settings["hidden"] = self._hidden
                 settings |= {"store_bytes": config.store_bytes, "cgroups": config.cgroups}
                 self._keeper = await Keeper.start(settings)
             return self._keeper
@@ -177,6 +181,26 @@ def find_bwrap(name: str) -> str:
     if "--disable-userns" not in text:
         raise ConfigError("this bubblewrap is too old", expected="0.8 or newer", found=path, fix=FIX)
     return path
+
+
+def package_folders() -> list[str]:
+    """Where this process imports installed packages from."""
+    return [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+
+
+def hidden_folders(tools: Mapping[str, str], packages: Iterable[str]) -> list[str]:
+    """Those of `packages` that a sandbox would see, by the path it would see them under.
+
+    A plugin's own folder may hold what must not be read, such as the answers of its tasks. Nothing is lost where the
+    run has a virtual environment of its own, which no sandbox sees anyway.
+    """
+    mounts = {"/usr": "/usr"} | {os.path.realpath(folder): f"/opt/{name}" for name, folder in tools.items()}
+    found = []
+    for folder in map(os.path.realpath, packages):
+        for root, seen in mounts.items():
+            if folder.startswith(f"{root}/") and os.path.isdir(folder):
+                found.append(seen + folder.removeprefix(root))
+    return found
 
 
 def outside_tools() -> dict[str, str]:

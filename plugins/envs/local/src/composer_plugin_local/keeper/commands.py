@@ -28,8 +28,11 @@ SHELL_PROCESSES = 3
 CHUNK_BYTES = 1 << 16
 
 
-def jail(sandbox: Sandbox, bwrap: str, tools: str) -> list[str]:
-    """bubblewrap's arguments for a sandbox, without the command: nothing of the host but its programs, read-only."""
+def jail(sandbox: Sandbox, bwrap: str, tools: str, hidden: list[str]) -> list[str]:
+    """bubblewrap's arguments for a sandbox, without the command: nothing of the host but its programs, read-only.
+
+    Folders in `hidden` appear empty.
+    """
     names = sandbox.spec["tools"]
     path = ":".join([*(f"/opt/{name}/bin" for name in names), "/usr/local/bin", "/usr/bin", "/bin"])
     env = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -45,6 +48,10 @@ def jail(sandbox: Sandbox, bwrap: str, tools: str) -> list[str]:
         argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for name in names:
         argv += ["--ro-bind", f"{tools}/{name}", f"/opt/{name}"]
+    mounted = ("/usr/", *(f"/opt/{name}/" for name in names))
+    for folder in hidden:
+        if folder.startswith(mounted):
+            argv += ["--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]
     argv += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{sandbox.mountpoint}/shm", "/dev/shm"]
     argv += ["--bind", f"{sandbox.mountpoint}/tmp", "/tmp", "--bind", f"{sandbox.mountpoint}/m", WORKSPACE]
     argv += ["--remount-ro", "/dev", "--remount-ro", "/"]

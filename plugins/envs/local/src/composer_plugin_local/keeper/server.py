@@ -149,7 +149,7 @@ class Server:
                 rows.append({"error": str(error)})
                 continue
             self.sandboxes[sandbox.id] = sandbox
-            self.jails[sandbox.id] = jail(sandbox, self.settings["bwrap"], self.tools)
+            self.jails[sandbox.id] = jail(sandbox, self.settings["bwrap"], self.tools, self.settings["hidden"])
             rows.append({"id": sandbox.id})
         return {"children": rows}, b""
 
