@@ -1,7 +1,7 @@
-"""A one-seed miniature of the main job, with its own bar: RL on verdicts of real test runs solves more of its bugs.
+"""A one-seed miniature of the main job, with its own bar: RL on verdicts of real test runs solves more held-out bugs.
 
-One module of the library, a few minutes on two cores. The bar is about the learning loop, so it is measured on training
-tasks; the main job's gates are about held-out bugs and take three seeds (`make bench-quickstart`).
+The same run file with fewer steps, about five minutes on two cores; the main job's gates take three seeds
+(`make bench-quickstart`).
 """
 
 import json
@@ -10,17 +10,11 @@ import pytest
 
 RUN = "examples/quickstart/run.toml"
 SMALL = [
-    'tasks.modules=["numbers_"]',
-    "stages.copy.steps=650",
-    "stages.pretrain.steps=60",
-    "stages.restoring.steps=350",
-    "stages.sft.episodes=263",
-    "stages.sft.steps=350",
-    "stages.rl.steps=20",
-    "stages.rl.groups_per_step=8",
+    "stages.restoring.steps=1000",
+    "stages.rl.steps=16",
     "stages.rl.evaluate_every=0",
-    'evaluations=[{name="main",split="new_bug",tasks=28,attempts=8},'
-    '{name="greedy",split="new_bug",tasks=28,attempts=1,temperature=0.0}]',
+    'evaluations=[{name="main",split="new_bug",tasks=128,attempts=2},'
+    '{name="greedy",split="new_bug",tasks=128,attempts=1,temperature=0.0}]',
     'samplers={demonstrator={use="drills/demonstrator"}}',
 ]
 
@@ -36,9 +30,10 @@ def summary(tmp_path_factory, composer_run):
 
 
 def test_reinforcement_learning_raises_the_solve_rate(summary):
-    assert summary["gain"]["mean"] >= 0.05
+    assert summary["gain"]["mean"] >= 0.1
     assert summary["gain"]["ci95_low"] > 0
-    assert summary["solve_rate_after"] >= 0.2
+    assert summary["greedy_after"] > summary["greedy_before"]
+    assert summary["solve_rate_after"] >= 0.3
 
 
 def test_episodes_read_edit_and_test(summary):

@@ -1,4 +1,4 @@
-"""Small pieces of text for people: durations, and words of a model or a tool made safe for a terminal."""
+"""Small pieces of text: durations, words of a model or a tool made safe for a terminal, long texts cut."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 import re
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_CUT = "\n... {} characters cut ...\n"
 
 
 def printable(text: str) -> str:
@@ -21,3 +23,16 @@ def clock(seconds: float) -> str:
     whole = max(0, round(seconds)) if math.isfinite(seconds) else 0
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def clip(text: str, limit_chars: int) -> tuple[str, int]:
+    """Head and tail of a text within a limit, with a line between them that says how many characters are left out.
+
+    Returns the text and that number; a limit too small for the line itself gives just the line.
+    """
+    if len(text) <= limit_chars:
+        return text, 0
+    room = limit_chars - len(_CUT.format(len(text)))
+    half = max(0, room // 2)
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}{_CUT.format(left_out)}{text[len(text) - half :]}", left_out

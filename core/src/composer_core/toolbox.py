@@ -18,6 +18,7 @@ from typing import Any
 from attrs import Factory, define, evolve, frozen
 
 from composer_core.errors import PathError, PluginFault, QuotaError, ToolError, boundary, did_you_mean
+from composer_core.printable import clip
 from composer_core.protocols import ToolContext, ToolSchema
 from composer_core.records import ToolSpec
 from composer_core.schema import bind, call_tool, schema_of
@@ -119,12 +120,3 @@ class Toolbox:
         text, cut = clip(text, context.limits.output_chars)
         wall_s = time.perf_counter() - started
         return ToolResult(call.id, call.name, text, ok, problem, exit_code, wall_s, cut, data), fault
-
-
-def clip(text: str, limit_chars: int) -> tuple[str, int]:
-    """Head and tail of a text that is too long, and how many characters were left out."""
-    if len(text) <= limit_chars:
-        return text, 0
-    half = limit_chars // 2
-    cut = len(text) - 2 * half
-    return f"{text[:half]}\n[{cut} characters cut]\n{text[len(text) - half :]}", cut

@@ -11,7 +11,7 @@ from composer_core import ToolOutput
 from composer_core.protocols import ExecResult
 from composer_core.types import Limits
 from composer_plugin_code.config import GrepConfig, LintConfig, ListConfig, ReadConfig, TerminalConfig
-from composer_plugin_code.terminal import compacted, cut
+from composer_plugin_code.terminal import compacted
 
 # --- list_dir, read_file, write_file
 
@@ -209,15 +209,9 @@ def test_long_output_keeps_head_and_tail_and_the_exit_code(bench: Any):
     command = "echo first; seq 1000; echo last; exit 2"
     text = bench.text("run_terminal", TerminalConfig(max_chars=100), command=command)
     assert text.startswith("first\n1\n") and text.endswith("last\nexit 2")
-    assert " characters cut ..." in text and len(text) < 160
+    assert text.count(" characters cut ...") == 1 and len(text) <= 100
     bench.limits = Limits(output_chars=60)
-    assert len(bench.text("run_terminal", command=command)) < 120
-
-
-def test_cut_states_exactly_what_is_left_out():
-    assert cut("x" * 10, 10) == "x" * 10
-    assert cut("a" * 5 + "b" * 90 + "c" * 5, 10) == "aaaaa\n... 90 characters cut ...\nccccc"
-    assert cut("abc", -5).startswith("a\n... 1 characters cut")
+    assert len(bench.text("run_terminal", command=command)) <= 60
 
 
 def test_compact_output_leaves_out_what_says_nothing():

@@ -11,6 +11,7 @@ import re
 from itertools import groupby
 
 from composer_core import ToolContext, ToolError, ToolOutput
+from composer_core.printable import clip
 from composer_core.protocols import ExecResult
 from composer_plugin_code.config import TerminalConfig
 
@@ -33,7 +34,8 @@ async def run_terminal(context: ToolContext, command: str, timeout: int | None =
     seconds = longest if timeout is None else min(float(timeout), longest)
     result = await context.sandbox.exec([config.shell, "-c", command], timeout_s=seconds)
     ending = _ending(result, seconds)
-    text = cut(_text(result, config.compact), min(config.max_chars, context.limits.output_chars) - len(ending))
+    limit = min(config.max_chars, context.limits.output_chars) - len(ending) - 1
+    text, _ = clip(_text(result, config.compact), limit)
     data = {"status": result.status, "output_bytes": result.stdout_bytes + result.stderr_bytes}
     shown = "\n".join(filter(None, (text, ending)))
     return ToolOutput(shown, ok=result.status == "exited", exit_code=result.exit_code, data=data)
@@ -59,15 +61,6 @@ def _ending(result: ExecResult, seconds: float) -> str:
     if result.status == "signaled":
         return f"killed by signal {result.signal}"
     return {"oom": "out of memory", "lost": "the command was lost"}.get(result.status, result.status)
-
-
-def cut(text: str, limit: int) -> str:
-    """`text` within about `limit` characters: head and tail, and how many characters are left out between them."""
-    left = len(text) - limit
-    if left <= 0:
-        return text
-    half = max(1, limit // 2)
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters cut ...\n{text[-half:]}"
 
 
 def compacted(text: str) -> str:
