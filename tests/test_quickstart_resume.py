@@ -92,6 +92,7 @@ def test_killed_in_the_middle_of_rl_it_ends_with_identical_weights(whole, tmp_pa
     resumed = composer_run("train", "--resume", run, timeout_s=300)
     assert resumed.returncode == 0, resumed.stderr[-2000:]
     assert final(run) == final(whole)
+    assert json.loads((run / "summary.json").read_text())["resumed_from"] > 0
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -64,10 +64,13 @@ def test_nothing_is_trained_twice_in_the_lineage_of_the_final_weights(uninterrup
     assert len({event["group"] for event in events}) == len(events) == 15
 
 
-def test_a_finished_run_resumes_to_itself(uninterrupted, composer_run):
-    before = final(uninterrupted)
-    assert composer_run("train", "--resume", uninterrupted).returncode == 0
+def test_a_finished_run_stays_as_it_is(uninterrupted, composer_run):
+    before, summary = final(uninterrupted), (uninterrupted / "summary.json").read_bytes()
+    resumed = composer_run("train", "--resume", uninterrupted)
+    assert resumed.returncode == 0
+    assert "is finished" in resumed.stderr
     assert final(uninterrupted) == before
+    assert (uninterrupted / "summary.json").read_bytes() == summary
 
 
 def test_the_published_weights_are_those_of_the_manifest(uninterrupted):

@@ -6,7 +6,9 @@ every `BuildContext`: a component reaches others of the run by kind, never by im
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -153,10 +155,11 @@ class Assembly:
             self._built[kind] = makers.get(kind, partial(self._single, kind))()
         return self._built[kind]
 
-    def _make(self, entry: Entry, config: Any, factory: Any) -> Any:
+    def _make(self, entry: Entry, config: Any, factory: Any, *, closes: bool = True) -> Any:
         with boundary(entry.spec.kind, entry.id):
             made = resolve(factory)(config, self.build_context())
-        self._order.append((entry.id, made))
+        if closes:
+            self._order.append((entry.id, made))
         return made
 
     def _single(self, kind: str) -> Any:
@@ -267,8 +270,9 @@ class Assembly:
         return chosen
 
     def trackers(self) -> dict[str, Any]:
+        """Built anew, and closed by `Trackers` on the thread that writes to them."""
         return {
-            entry.id: self._make(entry, config, entry.spec.factory)  # type: ignore[attr-defined]
+            entry.id: self._make(entry, config, entry.spec.factory, closes=False)  # type: ignore[attr-defined]
             for entry, config in self.tracker_choices()
         }
 
@@ -288,17 +292,18 @@ class Assembly:
         )
 
     async def close(self) -> None:
-        """Close what was built, last first; a failing close does not keep the others open."""
-        import inspect
+        """Close what was built, last first and sandboxes before all; a failing close does not keep the others open."""
+        async with AsyncExitStack() as stack:
+            for _, made in self._order:
+                stack.push_async_callback(_close, made)
+            if "sandboxes" in self._built:
+                stack.push_async_callback(self._built["sandboxes"].close)
+            self._order.clear()
+            self._built.clear()
 
-        if "sandboxes" in self._built:
-            await self._built["sandboxes"].close()
-        for _, made in reversed(self._order):
-            close = getattr(made, "close", None)
-            if close is None or hasattr(made, "write"):  # trackers are closed by `Trackers`
-                continue
-            found = close()
-            if inspect.isawaitable(found):
-                await found
-        self._order.clear()
-        self._built.clear()
+
+async def _close(made: Any) -> None:
+    close = getattr(made, "close", None)
+    found = close() if close else None
+    if inspect.isawaitable(found):
+        await found

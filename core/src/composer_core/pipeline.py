@@ -360,6 +360,7 @@ class Pipeline:
             self.evaluations,
             self.meter,
             {**self._executor.stats(), **self.assembly.get("sandboxes").stats()},
+            self.resumed.number if self.resumed else None,
         )
 
 

@@ -1,6 +1,7 @@
 """summary.json: the figures of a run under fixed names, each from what this run measured.
 
-A key whose evaluation or stage the run did not have is null, never a default that looks like a measurement.
+A key whose evaluation or stage the run did not have is null, never a default that looks like a measurement. Counts and
+times of a resumed run are those of the process that ended it; `resumed_from` names the commit it started at.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ class Meter:
             if name in result.stats:
                 self.samples.setdefault(f"episode/{name}", []).append(result.stats[name])
 
-    def share(self, part: str, whole: str) -> float:
-        return self.counts.get(part, 0.0) / max(1.0, self.counts.get(whole, 0.0))
+    def share(self, part: str, whole: str) -> float | None:
+        """None where there was nothing to have a share of."""
+        return self.counts.get(part, 0.0) / self.counts[whole] if self.counts.get(whole) else None
 
     def void_by_length(self) -> list[dict[str, float]]:
         """Void rate by decile of sampled tokens (RL.md section 2): masking voids must not favor short episodes."""
@@ -96,6 +98,7 @@ def summarize_run(
     evaluations: Mapping[tuple[str, str], Evaluation],
     meter: Meter,
     stats: Mapping[str, float],
+    resumed_from: int | None = None,
 ) -> dict[str, Any]:
     """Everything a reader needs to judge a run, as JSON-like data."""
 
@@ -122,7 +125,7 @@ def summarize_run(
         "best_of_8_after": metric("after", "best_of_8", "best_of_8"),
         "new_function_after": metric("after", "new_function"),
         "control_blank": metric("after", "blank"),
-        "control_guess": metric("after", "guess") or metric("before", "guess"),
+        "control_guess": metric("before", "guess") if metric("after", "guess") is None else metric("after", "guess"),
         "attempts": metric("after", "main", "episodes"),
         "episodes": meter.counts.get("episodes", 0.0),
         "episodes_per_s": meter.counts.get("episodes", 0.0) / max(1e-9, wall_s),
@@ -140,6 +143,7 @@ def summarize_run(
         "bad_call_share": meter.share("bad_calls", "calls"),
         "loop_lag_p99_ms": stats.get("loop_lag_p99_ms"),
         "wall_s": wall_s,
+        "resumed_from": resumed_from,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_MAXRSS,
         "seed": config.seed,
         "deterministic": config.deterministic,

@@ -46,6 +46,9 @@ def command(
                 fix="leave out RUN_TOML, --set and --run-dir",
             )
         folder, data, commit = open_run(resume)
+        if folder.read_json("summary.json") is not None:  # its figures were measured by the process that ended it
+            click.echo(f"composer-run: {resume} is finished; see composer-run show {resume}", err=True)
+            return
         config = restructure(data, resume / "config.json")
         plugins = load_plugins(config, options)
         verify_manifest(folder.read_json("plugins.json") or [], plugins)
