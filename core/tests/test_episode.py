@@ -71,17 +71,18 @@ def toolbox(*specs):
     return Toolbox({spec.name: Tool.of(f"fakes/{spec.name}", spec, spec.function, None) for spec in specs})
 
 
-def run(script, *, limits=None, context=None, box=None, reward=checked, request=None):
+def run(script, *, limits=None, context=None, box=None, reward=checked, request=None, renderer=RENDERER):
     task = TASKS.tasks("train")[0]
     spec = RewardSpec(name="checked", function=reward, outcome=True)
     parts = EpisodeParts(
-        samplers={"policy": script},
-        renderer=RENDERER,
+        samplers={"policy": script, "teacher": script},
+        renderer=renderer,
         toolbox=box or toolbox(),
         sandboxes=Sandboxes(sandboxes(None, BuildContext(Path())), "fakes/memory", TASKS.tree),
         context=context or Plain(NoConfig(), BuildContext(Path())),
         rewards=(Reward("fakes/checked", "1", spec, reward, None, 1.0),),
         resolve_grading=TASKS.grading,
+        ids={"samplers/policy": "good/sampler", "samplers/teacher": "third/teacher", "renderers": "third/renderer"},
     )
     view = evolve(task.view, limits=limits or Limits())
     order = EpisodeRequest(SlotKey(task.id, 0), "g", view, GradingRef("fakes/sums", task.id), **(request or {}))
@@ -275,6 +276,42 @@ def test_a_grader_that_fails_makes_the_episode_void_and_never_failed():
 def test_blank_observations_hide_every_result():
     trace = run(Script(Call("", "read", {"path": "answer.txt"}), DONE), request={"observations": "blank"})
     assert trace.turns[0].results[0].text == "."
+
+
+class Asking:
+    """Never has enough."""
+
+    def next(self, view):
+        return Ask(Message("user", "and?"), turn_tokens=20)
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop"),
+    [
+        (Limits(turns=3), Stop.TURNS),
+        (Limits(turns=99, tokens=30), Stop.TOKENS),
+        (Limits(turns=99, context_tokens=120), Stop.CONTEXT),
+    ],
+)
+def test_a_context_that_never_stops_asking_meets_the_limits(limits, stop):
+    script = Script(*[ParsedTurn("more and more")] * 99)
+    trace = run(script, context=Asking(), limits=limits)
+    assert trace.stop is stop
+    assert trace.verdict.outcome is Outcome.FAILED
+    assert {turn.purpose for turn in trace.turns} == {"summary"}
+    assert all(settings.max_tokens > 0 for _, settings, _ in script.asked)
+
+
+class Unparsing(LineRenderer):
+    def parse(self, ids):
+        raise ZeroDivisionError("in a renderer")
+
+
+def test_a_fault_names_the_component_that_raised():
+    (fault,) = run(Script(DONE), renderer=Unparsing(ByteTokenizer())).faults
+    assert (fault.plugin, "ZeroDivisionError" in fault.error) == ("third/renderer", True)
+    (fault,) = run(Script(RuntimeError("down")), request={"sampler": "teacher"}).faults
+    assert fault.plugin == "third/teacher"
 
 
 class Summarizing:

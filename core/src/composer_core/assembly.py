@@ -277,7 +277,8 @@ class Assembly:
         }
 
     def _parts(self) -> EpisodeParts:
-        sampler = self.entry("samplers")
+        chosen = {kind: entry.id for kind in ("samplers", "renderers", "contexts") if (entry := self.entry(kind))}
+        named = {f"samplers/{name}": choice.use for name, choice in self.config.samplers.items()}
         return EpisodeParts(
             samplers=self.get("samplers"),
             renderer=self.get("renderers"),
@@ -288,7 +289,7 @@ class Assembly:
             resolve_grading=self.get("tasks").grading,
             emit=self.emit,
             deterministic=self.config.deterministic,
-            sampler_id=sampler.id if sampler else "sampler",
+            ids={**chosen, "samplers/policy": chosen.get("samplers", "samplers"), **named},
         )
 
     async def close(self) -> None:

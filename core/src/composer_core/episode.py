@@ -13,7 +13,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 from attrs import Factory, define, evolve, field, frozen
@@ -62,7 +62,13 @@ class EpisodeParts:
     services: Mapping[str, Any] = Factory(dict)
     emit: Callable[[Event], None] = lambda event: None
     deterministic: bool = False
-    sampler_id: str = "sampler"
+    ids: Mapping[str, str] = Factory(dict)
+    """Whom to blame: component ids by kind, and by "samplers/NAME"."""
+
+    def blame(self, kind: str, name: str = "") -> AbstractContextManager[None]:
+        """The edge to a component: what it raises carries its id."""
+        key = f"{kind}/{name}" if name else kind
+        return boundary(kind, self.ids.get(key, key))
 
 
 @define
@@ -131,7 +137,8 @@ class _Episode:
     async def act(self, sandbox: Sandbox) -> Stop:
         """Turn after turn until a stop; leaves everything that happened in `rows` and `turns`."""
         parts, limits = self.parts, self.request.task.limits
-        self.rows.append(_Row(parts.renderer.open(self.opening, parts.toolbox.schemas)))
+        with parts.blame("renderers"):
+            self.rows.append(_Row(parts.renderer.open(self.opening, parts.toolbox.schemas)))
         while True:
             stop = await self._decide()
             if stop is not None:
@@ -146,7 +153,8 @@ class _Episode:
                 return Stop.FINISHED
             if len(self.turns) >= limits.turns:
                 return Stop.TURNS
-            increment = parts.renderer.results(results, parsed.ended)
+            with parts.blame("renderers"):
+                increment = parts.renderer.results(results, parsed.ended)
             if len(self.rows[-1].ids) + len(increment) >= limits.context_tokens:
                 return Stop.CONTEXT
             self.rows[-1].append(increment)
@@ -159,24 +167,35 @@ class _Episode:
         return Stop.TOKENS if turn.sampler_stop == "length" else Stop.NO_CALL
 
     async def _decide(self) -> Stop | None:
-        """Let the context say how to go on; returns a stop when a limit leaves no room for a turn."""
-        decision = self.parts.context.next(self._view())
-        if isinstance(decision, NewBranch):
-            self._open_branch(decision)
-        elif isinstance(decision, Ask):
-            ended = not self.turns or self.turns[-1].sampler_stop == "stop"
-            self.rows[-1].append(self.parts.renderer.request(decision.message, ended))
+        """Let the context say how to go on; returns a stop when a limit leaves no room for a turn, its own included."""
+        while True:
+            with self.parts.blame("contexts"):
+                decision = self.parts.context.next(self._view())
+            if isinstance(decision, NewBranch):
+                self._open_branch(decision)
+            elif isinstance(decision, Ask):
+                ended = not self.turns or self.turns[-1].sampler_stop == "stop"
+                with self.parts.blame("renderers"):
+                    self.rows[-1].append(self.parts.renderer.request(decision.message, ended))
+            stop = self._full()
+            if stop is not None or not isinstance(decision, Ask):
+                return stop
             turn, parsed = await self._generate(decision.turn_tokens)
             self._log(evolve(turn, text=parsed.text, calls=parsed.calls, purpose="summary"))
-            return await self._decide()
+
+    def _full(self) -> Stop | None:
+        """The limit that leaves no room for another turn."""
         limits = self.request.task.limits
+        if len(self.turns) >= limits.turns:
+            return Stop.TURNS
         if self.sampled_tokens >= limits.tokens:
             return Stop.TOKENS
         return Stop.CONTEXT if len(self.rows[-1].ids) >= limits.context_tokens else None
 
     def _open_branch(self, decision: NewBranch) -> None:
         before = len(self.rows[-1].ids)
-        ids = self.parts.renderer.open(decision.messages, self.parts.toolbox.schemas)
+        with self.parts.blame("renderers"):
+            ids = self.parts.renderer.open(decision.messages, self.parts.toolbox.schemas)
         self.rows.append(_Row(ids, parent=len(self.rows) - 1))
         self.parts.emit(
             ContextCompacted(
@@ -201,7 +220,7 @@ class _Episode:
             attempt=request.key.attempt,
         )
         started = time.perf_counter()
-        with boundary("samplers", self.parts.sampler_id):
+        with self.parts.blame("samplers", request.sampler):
             completion = await self.parts.samplers[request.sampler].generate(row.ids, settings, asked)
         self._add("generate_s", time.perf_counter() - started)
         if not all(math.isfinite(value) for value in completion.logprobs.values()):
@@ -209,7 +228,8 @@ class _Episode:
         start = len(row.ids)
         row.extend(completion)
         self.sampled_tokens += len(completion.ids)
-        parsed = self.parts.renderer.parse(completion.ids.values())
+        with self.parts.blame("renderers"):
+            parsed = self.parts.renderer.parse(completion.ids.values())
         turn = Turn(
             index=len(self.turns),
             branch=len(self.rows) - 1,
