@@ -152,6 +152,26 @@ def test_a_pure_reward_scores_equal_patches_once_and_forgets_failures():
     assert len(calls) == 3
 
 
+def test_a_pure_reward_remembers_its_latest_scores_only(monkeypatch):
+    monkeypatch.setattr("composer_core.scoring.KEPT_SCORES", 2)
+    calls = []
+
+    async def grade(patch):
+        calls.append(patch.deletes[0])
+        return 1.0
+
+    class Task:
+        id = "t"
+
+    async def main():
+        pure = reward(grade, pure=True)
+        for name in "abcca":
+            assert (await pure.score({"task": Task, "patch": Patch(deletes=(name,))})).value == 1.0
+
+    asyncio.run(main())
+    assert calls == ["a", "b", "c", "a"]
+
+
 def test_a_pure_reward_may_not_look_at_the_trace():
     with pytest.raises(ConfigError, match="pure"):
         _ = reward(lambda trace: 0.0, pure=True).wants

@@ -196,6 +196,10 @@ class RlLoop:
             for index in range(len(group.slots))
             if (group.number, index) in self._results
         ]
+        live = self.ledger.groups
+        self._results = {
+            key: result for key, result in self._results.items() if key[0] in live
+        }  # not of dropped groups
         valid = [result for result in results if result.verdict.valid]
         flat = [value for row in rewards for value in row]
         counters = self.ledger.counters

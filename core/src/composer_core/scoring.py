@@ -20,6 +20,8 @@ from composer_core.records import RewardSpec
 from composer_core.trees import Patch
 from composer_core.types import Outcome, Score, Trace, Verdict
 
+KEPT_SCORES = 4096
+"""Latest scores of a pure reward that are remembered; members of a group end close together."""
 PARAMETERS = frozenset({"trace", "task", "patch", "group", "grading", "config"})
 
 
@@ -64,6 +66,8 @@ class Reward:
         found = self._known.get(key)
         if found is None or (found.done() and (found.cancelled() or found.exception())):
             found = self._known[key] = asyncio.ensure_future(self._score(available))
+            if len(self._known) > KEPT_SCORES:
+                self._known.pop(next(iter(self._known)))
         return await asyncio.shield(found)
 
     async def _score(self, available: Mapping[str, Any]) -> Score:
