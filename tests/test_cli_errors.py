@@ -49,6 +49,12 @@ def test_a_component_asked_for_what_it_cannot_do_is_refused(composer_run, tmp_pa
     refused(process, "drills/guesser does not offer sampler.swaps", "max_staleness > 0")
 
 
+def test_a_sandbox_that_isolates_nothing_wants_to_be_trusted(composer_run):
+    process_tier = ["check", FAKES, "--set", "plugins=['fakes','local']", "--set", "sandbox.use='local/process'"]
+    refused(composer_run(*process_tier), "isolates nothing", "sandbox.trusted = true")
+    assert composer_run(*process_tier, "--set", "sandbox.trusted=true").returncode == 0
+
+
 def test_an_unknown_plugin_is_refused_with_a_suggestion(composer_run):
     refused(composer_run("--plugins", "drils", "check", FAKES), "plugin 'drils' is not installed", "'drills'")
 

@@ -35,7 +35,8 @@ ERRORS: dict[str, type[SandboxError]] = {
 }
 FIX = (
     "install bubblewrap (apt install bubblewrap) and allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
-    "or a container started with --privileged); or choose sandbox.use = 'local/process', which isolates nothing"
+    "or a container started with --privileged); or choose sandbox.use = 'local/process', which isolates nothing and "
+    "wants sandbox.trusted = true"
 )
 START = "import sys; sys.path.append({root!r}); from composer_plugin_local.keeper.start import main; main()"
 STOP_S = 5.0

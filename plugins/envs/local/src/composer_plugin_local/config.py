@@ -23,5 +23,7 @@ class NamespacesConfig:
 class ProcessConfig:
     """Settings of `local/process`."""
 
+    trusted: bool = False
+    """Say true if every command may do what you may do on this machine; a run is refused otherwise."""
     commands: int = field(default=16, validator=validators.ge(1))
     """Commands that may run at once; more wait their turn."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from composer_core import SandboxSpec, hookimpl
+from composer_core import Problem, RunView, SandboxSpec, hookimpl
 from composer_plugin_local.config import NamespacesConfig, ProcessConfig
 
 COMPOSER_API = 1
@@ -36,3 +36,12 @@ def composer_sandboxes() -> Iterable[SandboxSpec]:
         config=ProcessConfig,
         isolation="none",
     )
+
+
+@hookimpl
+def composer_check(run: RunView) -> Iterator[Problem]:
+    """A policy's commands are hostile until someone says otherwise."""
+    for id, config in run.settings.get("sandboxes", ()):
+        if id == "local/process" and not config.trusted:
+            message = "local/process isolates nothing: whatever the policy writes would run as you, with your files"
+            yield Problem("sandbox.use", message, "use local/namespaces, or set sandbox.trusted = true")
