@@ -80,7 +80,13 @@ def context(tmp_path: Path) -> Callable[..., BuildContext]:
             "policy": lambda: TinyPolicy(**policy),
             "algorithms": lambda: algorithm or _algorithm(),
         }
-        return BuildContext(tmp_path / "run", seed=3, deterministic=deterministic, get=lambda kind: made[kind]())
+        return BuildContext(
+            tmp_path / "run",
+            seed=3,
+            deterministic=deterministic,
+            get=lambda kind: made[kind](),
+            settings={"threads": 1},
+        )
 
     return make
 

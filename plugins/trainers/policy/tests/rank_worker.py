@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     spec = next(iter(plugin.composer_algorithms()))
     algorithm = Algorithm("policy/dr_grpo", spec.advantage, resolve(spec.objective), spec.config(), spec.needs)
     made = {"policy": lambda: TinyPolicy(seed=rank), "algorithms": lambda: algorithm}
-    engine = Engine(PolicyTrainerConfig(), BuildContext(folder, get=lambda kind: made[kind]()))
+    engine = Engine(PolicyTrainerConfig(), BuildContext(folder, get=lambda kind: made[kind](), settings={"threads": 1}))
     found = {"start": torch.cat([p.detach().flatten().clone() for p in engine._parameters])}
     settings = StageSettings(gradient_clip=0, loss_scale_tokens=20, micro_batch_tokens=40, learning_rate=1e-2)
     for name, objective, beta in (("rl", "policy/dr_grpo", 0.0), ("kl", "policy/dr_grpo", 0.2), ("nll", "nll", 0.0)):
