@@ -144,5 +144,6 @@ def test_a_commit_made_with_another_tokenizer_is_refused(composer_run, tmp_path)
     assert composer_run("train", FAKES, "--run-dir", run).returncode == 0
     commit = json.loads((run / "commit.json").read_text())
     (run / "commit.json").write_text(json.dumps({**commit, "tokenizer": "another"}))
+    (run / "summary.json").unlink()  # as if it had been interrupted at its end
     refused(composer_run("train", "--resume", run), "another tokenizer", "expected: another", "found:    bytes")
     refused(composer_run("eval", FAKES, "--run", run), "another tokenizer")
