@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 FAKES = "examples/fakes/run.toml"
+QUICKSTART = "examples/quickstart/run.toml"
 
 
 def refused(process, *words):
@@ -33,6 +34,11 @@ def refused(process, *words):
 )
 def test_a_bad_setting_is_refused(composer_run, tmp_path, override, words):
     refused(composer_run("train", FAKES, "--run-dir", tmp_path / "run", "--set", override), *words)
+
+
+def test_a_misspelt_kernel_is_refused_by_check(composer_run):
+    process = composer_run("check", QUICKSTART, "--set", "model.experts.kernel='hf/sorted-expert'")
+    refused(process, "model.experts.kernel", "did you mean 'hf/sorted-experts'")
 
 
 def test_a_component_asked_for_what_it_cannot_do_is_refused(composer_run, tmp_path):

@@ -99,6 +99,7 @@ class Assembly:
             entry = self.registry.find("samplers", choice.use, where=f"samplers.{name}.use")
             settings_for(entry.spec.config, choice.settings, f"samplers.{name}")
         self.stage_settings()
+        self._kernel_entry()
         records = {kind: ((entry.id, entry.spec),) for kind in SINGLE if (entry := self.entry(kind))}
         return RunView(self.config, chosen, records)
 
@@ -156,7 +157,7 @@ class Assembly:
         return self._built[kind]
 
     def _make(self, entry: Entry, config: Any, factory: Any, *, closes: bool = True) -> Any:
-        with boundary(entry.spec.kind, entry.id):
+        with boundary(SINGLE.get(entry.spec.kind, entry.spec.kind[:-1]), entry.id):
             made = resolve(factory)(config, self.build_context())
         if closes:
             self._order.append((entry.id, made))
@@ -176,7 +177,7 @@ class Assembly:
     def _policy(self) -> Any:
         entry, config = self.entry("models"), self.settings("models")
         assert entry is not None and isinstance(entry.spec, ModelSpec)
-        with boundary("models", entry.id):
+        with boundary("model", entry.id):
             return resolve(entry.spec.policy)(config, self.build_context())
 
     def export_model(self, weights: Path, folder: Path) -> bool:
@@ -185,16 +186,20 @@ class Assembly:
         assert entry is not None and isinstance(entry.spec, ModelSpec)
         if entry.spec.export is None:
             return False
-        with boundary("models", entry.id):
+        with boundary("model", entry.id):
             resolve(entry.spec.export)(self.settings("models"), self.build_context(), weights, folder)
         return True
 
-    def _kernel(self) -> Any:
-        experts = getattr(self.settings("models"), "experts", None)
+    def _kernel_entry(self) -> Entry | None:
+        """The kernel that the model's settings name."""
+        experts = getattr(self.settings("models"), "experts", None) if self.entry("models") else None
         name = getattr(experts, "kernel", None)
-        if not name:
+        return self.registry.find("kernels", name, where="model.experts.kernel") if name else None
+
+    def _kernel(self) -> Any:
+        entry = self._kernel_entry()
+        if entry is None:
             return None
-        entry = self.registry.find("kernels", name, where="model.experts.kernel")
         assert isinstance(entry.spec, KernelSpec)
         return self._make(entry, entry.spec.config(), entry.spec.factory)
 
@@ -233,7 +238,7 @@ class Assembly:
             assert isinstance(entry.spec, ToolSpec)
             given = self.config.tools.settings.get(entry.id, {})
             config: Any = settings_for(entry.spec.config, given, f'tools.settings."{entry.id}"')
-            with boundary("tools", entry.id):
+            with boundary("tool", entry.id):
                 tools.append(Tool.of(entry.id, entry.spec, resolve(entry.spec.function), config))
         return tools
 
@@ -255,7 +260,7 @@ class Assembly:
         made = []
         for choice, entry, config in self._reward_choices():
             assert isinstance(entry.spec, RewardSpec)
-            with boundary("rewards", entry.id):
+            with boundary("reward", entry.id):
                 function = resolve(entry.spec.function)
             reward = Reward(entry.id, entry.version, entry.spec, function, config, float(choice.weight))
             _ = reward.wants

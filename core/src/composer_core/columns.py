@@ -15,7 +15,7 @@ import math
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -51,13 +51,6 @@ class Column:
 
     def __len__(self) -> int:
         return self.shape[0]
-
-
-def concatenate(columns: Sequence[Column]) -> Column:
-    """Join along the first axis; all must agree in dtype and the other axes."""
-    first = columns[0]
-    length = sum(column.shape[0] for column in columns)
-    return Column(first.dtype, (length, *first.shape[1:]), b"".join(column.data for column in columns))
 
 
 def pack(columns: Mapping[str, Column], metadata: Mapping[str, str]) -> bytes:

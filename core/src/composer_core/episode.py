@@ -59,7 +59,6 @@ class EpisodeParts:
     context: Context
     rewards: tuple[Reward, ...] = ()
     resolve_grading: Callable[[GradingRef], Grading] | None = None
-    services: Mapping[str, Any] = Factory(dict)
     emit: Callable[[Event], None] = lambda event: None
     deterministic: bool = False
     ids: Mapping[str, str] = Factory(dict)
@@ -68,7 +67,7 @@ class EpisodeParts:
     def blame(self, kind: str, name: str = "") -> AbstractContextManager[None]:
         """The edge to a component: what it raises carries its id."""
         key = f"{kind}/{name}" if name else kind
-        return boundary(kind, self.ids.get(key, key))
+        return boundary(kind[:-1], self.ids.get(key, key))
 
 
 @define
@@ -244,7 +243,7 @@ class _Episode:
         return turn, parsed
 
     async def _execute(self, calls: tuple[Any, ...], sandbox: Sandbox) -> list[ToolResult]:
-        context = ToolContext(sandbox, self.state, self.request.task.limits, self.parts.services)
+        context = ToolContext(sandbox, self.state, self.request.task.limits)
         started = time.perf_counter()
         results, faults = await self.parts.toolbox.run(calls, context)
         self._add("tools_s", time.perf_counter() - started)

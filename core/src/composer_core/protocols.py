@@ -7,7 +7,7 @@ exceptions or those of `errors`; the framework attributes them. Only data crosse
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -82,7 +82,6 @@ class ToolContext:
     state: dict[str, Any]
     """The episode's own memory for tools (open to-dos, paths read); empty at its start."""
     limits: Limits = Factory(Limits)
-    services: Mapping[str, Any] = Factory(dict)
     config: Any = None
     """The tool's own settings, an instance of its record's `config` class."""
 
@@ -510,10 +509,5 @@ class Algorithm:
     config: Any
     needs: frozenset[str]
 
-
-Advantage = Callable[[Sequence[float], Any], Sequence[float]]
-"""`advantage(rewards of a group's valid members, config)` -> one number per member."""
-
-RewardFunction = Callable[..., Any | Awaitable[Any]]
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "annotations")]

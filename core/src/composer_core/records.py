@@ -79,8 +79,6 @@ class ToolSpec(Spec):
     """Commands the sandbox's template must offer, such as "rg"; installed by prepare or refused."""
     ends: bool = False
     """A call of this tool ends the episode with Stop.FINISHED."""
-    service: Factory | None = None
-    """Factory of a service opened once per node, reachable as `context.services[name]`."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], **fields: Any) -> ToolSpec:
@@ -135,8 +133,6 @@ class KernelSpec(Spec):
     format: str = "fp32"
     tolerance: float = 0.0
     """Largest relative error of the output against the reference; 0 means equal bytes."""
-    supports: Factory | None = None
-    """Function of a machine description that returns a reason why not, or None."""
 
 
 @frozen(kw_only=True)

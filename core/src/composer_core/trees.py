@@ -6,9 +6,7 @@ wherever they run. Only regular files are held; links, devices and FIFOs in a wo
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping
 
 from attrs import field, frozen
@@ -67,14 +65,6 @@ class Tree:
 
     def paths(self) -> dict[str, File]:
         return {file.path: file for file in self.files}
-
-    def to_json(self) -> str:
-        rows = [[file.path, base64.b64encode(file.data).decode(), file.executable] for file in self.files]
-        return json.dumps(rows, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Tree:
-        return cls(tuple(File(path, base64.b64decode(data), mode) for path, data, mode in json.loads(text)))
 
 
 @frozen

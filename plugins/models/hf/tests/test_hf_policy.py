@@ -179,6 +179,11 @@ def test_the_chosen_kernel_computes_the_experts() -> None:
     assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+def test_a_dense_model_refuses_a_kernel_for_experts() -> None:
+    with pytest.raises(ConfigError, match="no experts"):
+        from_config(LlamaConfig(**COMMON), kernel=experts.dense)
+
+
 def test_the_seed_alone_decides_the_preset_s_weights() -> None:
     torch.manual_seed(1)
     first = build_tiny_moe(TinyMoeConfig(), BuildContext(run_dir=Path(), seed=4)).state_dict()

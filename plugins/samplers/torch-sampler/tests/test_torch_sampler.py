@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from composer_core import BuildContext
-from composer_core.errors import SamplerError, StoreError
+from composer_core.errors import ConfigError, SamplerError, StoreError
 from composer_core.noise import key_of
 from composer_core.protocols import Sampler
 from composer_core.records import resolve
@@ -236,6 +236,13 @@ def test_damaged_weights_are_refused_and_the_old_ones_go_on(tmp_path: Path) -> N
         await sampler.close()
 
     asyncio.run(main())
+
+
+def test_routes_of_a_model_without_routers_are_refused() -> None:
+    dense = policy()
+    dense.routes = None
+    with pytest.raises(ConfigError, match="no routes"):
+        Engine(dense, ContinuousConfig(routes=True))
 
 
 def test_routes_cover_every_forwarded_token_across_turns() -> None:

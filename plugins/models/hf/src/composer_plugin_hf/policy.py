@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from composer_core.errors import ConfigError
 from composer_core.tensors import Experts, PolicyOutput, RouteShape
 from composer_plugin_hf import attention, experts
 from composer_plugin_hf.architectures import inspect
@@ -46,6 +47,13 @@ class HFPolicy(nn.Module):
         self.config._attn_implementation = attention.NAME
         for module in found.attentions:
             module.composer_exact = deterministic
+        if kernel is not None and not found.experts:
+            raise ConfigError(
+                "a dense model has no experts to compute",
+                who="hf",
+                where="model.experts.kernel",
+                fix="leave the kernel out, or choose a mixture of experts",
+            )
         if found.experts:
             self.config._experts_implementation = experts.NAME
             for module in found.experts:

@@ -19,7 +19,7 @@ from collections import deque
 import torch
 
 from composer_core.columns import Column
-from composer_core.errors import SamplerError
+from composer_core.errors import ConfigError, SamplerError
 from composer_core.tensors import PolicyModel, to_column
 from composer_plugin_torch_sampler.config import ContinuousConfig
 from composer_plugin_torch_sampler.draw import draw
@@ -55,7 +55,14 @@ class Engine:
         self._table = SessionTable(config.slots)
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
-        self._routes = config.routes and policy.routes is not None
+        if config.routes and policy.routes is None:
+            raise ConfigError(
+                "a dense model has no routes to record",
+                who="torch-sampler/continuous",
+                where="sampler.routes",
+                fix="leave routes out, or choose a mixture of experts",
+            )
+        self._routes = config.routes
 
     # --- what the sampler's thread calls ---------------------------------------------------------------------
 
