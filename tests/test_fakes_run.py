@@ -35,15 +35,26 @@ def test_events_tell_the_run_in_order(finished):
 
 
 def test_every_weights_version_is_committed_before_it_is_published(finished):
-    events = list(read_events(finished))
-    committed = -1
-    for event in events:
+    committed, published = {0}, []  # version 0 are the weights before any step
+    for event in read_events(finished):
         if event["event"] == "CheckpointSaved":
-            committed += 1
-        if event["event"] == "WeightsPublished" and event["weights"]["version"] > 0:
-            assert committed >= 0
-    versions = [event["weights"]["version"] for event in events if event["event"] == "WeightsPublished"]
-    assert versions == sorted(versions)
+            committed.add(event["version"])
+        if event["event"] == "WeightsPublished":
+            published.append(event["weights"]["version"])
+            assert published[-1] in committed
+    assert len(published) > 5
+    assert published == sorted(published)
+
+
+def test_best_names_a_checkpoint_of_the_evaluated_step_when_checkpoints_are_sparse(composer_run, tmp_path):
+    run = tmp_path / "run"
+    process = composer_run("train", FAKES, "--run-dir", run, "--set", "checkpoints.every_steps=3")
+    assert process.returncode == 0, process.stderr
+    best = json.loads((run / "commit.json").read_text())["best"]
+    assert best["step"] in (2, 4)
+    assert (run / "checkpoints" / str(best["checkpoint"])).is_dir()
+    evaluated = json.loads((run / "evaluations" / f"step-{best['step']}-main.json").read_text())
+    assert evaluated["metrics"]["solve_rate"] == best["value"]
 
 
 def test_traces_hold_exactly_the_sampled_tokens_once(finished):
@@ -93,6 +104,21 @@ def test_eval_repeats_the_evaluation_of_a_finished_run(finished, composer_run):
     assert json.loads(process.stdout)["main"]["solve_rate"] == pytest.approx(summary["solve_rate_after"])
 
 
+def test_an_attempt_that_two_evaluations_ask_for_is_run_once(composer_run, tmp_path):
+    sets = (
+        "[{name='main', split='held_out', tasks=12, attempts=2}, {name='deep', split='held_out', tasks=6, attempts=4}]"
+    )
+    run = tmp_path / "run"
+    process = composer_run("train", FAKES, "--run-dir", run, "--set", f"evaluations={sets}")
+    assert process.returncode == 0, process.stderr
+    after = [event for event in read_events(run) if event.get("purpose", "").startswith("after/")]
+    assert len({event["result"]["key"]["task_id"] for event in after}) == 12
+    assert len(after) == 12 * 2 + 6 * 2
+    main, deep = (json.loads((run / f"evaluations/after-{name}.json").read_text())["rows"] for name in ("main", "deep"))
+    assert len(deep) == 6
+    assert all(main[task] == row[:2] and len(row) == 4 for task, row in deep.items())
+
+
 def test_rollouts_only_trains_nothing(composer_run, tmp_path):
     run = tmp_path / "run"
     only_rl = ["--set", "evaluations=[]", "--set", "stages.rl.evaluate_every=0"]
@@ -100,4 +126,5 @@ def test_rollouts_only_trains_nothing(composer_run, tmp_path):
     assert process.returncode == 0, process.stderr
     stages = [event["stage"] for event in read_events(run) if event["event"] == "StepEnded"]
     assert "rl" not in stages
-    assert len(list((run / "traces").glob("rl-*"))) == 12
+    traces = [decode(path.read_bytes()) for path in (run / "traces").glob("rl-*")]
+    assert sorted(trace.group for trace in traces) == ["rl:0"] * 4 + ["rl:1"] * 4 + ["rl:2"] * 4

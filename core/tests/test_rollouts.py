@@ -4,7 +4,11 @@ import asyncio
 from typing import Any
 
 from composer_core.config import RlStage
+from composer_core.events import GroupScored
+from composer_core.records import RewardSpec
 from composer_core.rollouts import RlLoop, RlParts, ledger_for
+from composer_core.scoring import Reward
+from composer_core.traces import encode
 from composer_core.trees import TreeRef
 from composer_core.types import (
     EpisodeRequest,
@@ -14,9 +18,12 @@ from composer_core.types import (
     StepStats,
     Task,
     TaskView,
+    Trace,
+    TraceRef,
     TrainBatch,
     Verdict,
 )
+from composer_testing.fakes.runs import make_trace
 
 TASKS = [
     Task(TaskView(id=f"t{number}", prompt="", workspace=TreeRef("0" * 64)), GradingRef("tests", "t"), "train")
@@ -60,7 +67,6 @@ def test_nothing_is_admitted_or_journaled_between_a_step_and_its_publication() -
 
     parts = RlParts(
         stage=stage,
-        settings=None,
         algorithm_id="tests/none",
         tasks=TASKS,
         executor=world,
@@ -82,3 +88,70 @@ def test_nothing_is_admitted_or_journaled_between_a_step_and_its_publication() -
     assert versions
     for group, version in versions.items():
         assert min(world.served[group]) >= version, "a group's version is a lower bound of its tokens'"
+
+
+def test_group_rewards_are_added_and_leave_written_traces_alone() -> None:
+    """A trace is what its checksum says: scores that need the whole group are told by the event."""
+    world, emitted, batches = Store(), [], []
+    reward = Reward("tests/first", "1", RewardSpec(name="first", function="", scope="group"), first_alone, None, 0.5)
+
+    async def step(batch: TrainBatch) -> StepStats:
+        batches.append(batch)
+        return StepStats({})
+
+    world.step = step
+    stage = RlStage(name="rl", steps=1, groups_per_step=1, group_size=2)
+    ledger = ledger_for(stage, TASKS, seed=1, deterministic=False)
+    parts: Any = RlParts(
+        stage=stage,
+        algorithm_id="tests/none",
+        tasks=TASKS,
+        executor=world,
+        trainer=world,
+        store=world,
+        group_rewards=(reward,),
+        run_seed=1,
+        limits={},
+        emit=emitted.append,
+        journal=lambda entries: None,
+    )
+    stats: list[StepStats] = []
+
+    async def after(found: StepStats) -> None:
+        stats.append(found)
+
+    asyncio.run(RlLoop(parts, ledger, after).run())
+    assert world.puts == 2
+    (scored,) = (event for event in emitted if isinstance(event, GroupScored))
+    assert sorted(scored.rewards) == [1.0, 1.5]
+    assert sorted(row[0].value for row in scored.group_scores) == [0.0, 1.0]
+    assert sorted(batches[0].groups[0].rewards) == [1.0, 1.5]
+    assert stats[0].metrics["solve_rate"] == 1.0
+    assert stats[0].metrics["turns_mean"] == 4.0
+
+
+class Store(World):
+    """A world whose episodes end with written traces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, bytes] = {}
+        self.puts = 0
+        self.step: Any = None
+
+    async def submit(self, request: EpisodeRequest) -> EpisodeResult:
+        trace = make_trace(request.key, solved=True, version=0)
+        uri = self.put(request.key.episode_id, encode(trace))
+        return EpisodeResult(request.key, request.group, TraceRef(uri, ""), trace.verdict, reward=1.0)
+
+    def put(self, uri: str, data: bytes) -> str:
+        self.puts += 1
+        self.files[uri] = data
+        return uri
+
+    def get(self, uri: str) -> bytes:
+        return self.files[uri]
+
+
+def first_alone(group: tuple[Trace, ...]) -> list[float]:
+    return [float(trace.key.attempt == 0) for trace in group]

@@ -136,6 +136,12 @@ class EvaluationSet:
     when: tuple[str, ...] = ("before", "after")
     """before (the first rl stage), during (every `evaluate_every` steps), after (the last stage)."""
 
+    @property
+    def conditions(self) -> str:
+        """Names how an attempt goes: two sets of the same conditions ask for the same attempts of a task."""
+        blank = "-blank" if self.observations == "blank" else ""
+        return f"{self.sampler}-t{self.temperature:g}{blank}"
+
 
 @frozen
 class InProcessConfig:

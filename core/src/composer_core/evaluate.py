@@ -1,7 +1,8 @@
 """Evaluation: the same tasks with the same noise at every moment, void attempts apart (RL.md section 8).
 
-A set's noise depends on its name, the task and the attempt, not on the moment, so "before" and "after" are paired.
-Results are kept as JSON (task -> outcomes), which is what a paired comparison across moments or seeds needs.
+An attempt's noise depends on its conditions, the task and its number, not on the moment, so "before" and "after" are
+paired; and an attempt that two sets of a moment ask for is run once, under the name of the first. Results are kept as
+JSON (task -> outcomes), which is what a paired comparison across moments or seeds needs.
 """
 
 from __future__ import annotations
@@ -37,19 +38,23 @@ class Evaluation:
         return {"name": self.name, "moment": self.moment, "rows": self.rows, "metrics": self.metrics}
 
 
+Attempts = dict[SlotKey, "asyncio.Task[EpisodeResult]"]
+
+
 async def evaluate(
     set_: EvaluationSet,
     moment: str,
     tasks: Sequence[Task],
     executor: Executor,
+    shared: Attempts,
     *,
     run_seed: int,
     limits: Mapping[str, Any],
     emit: Callable[[Event], None] = lambda event: None,
 ) -> Evaluation:
-    """Run every attempt of a set; void ones are counted and left out of the rates."""
+    """Run every attempt of a set that is not in `shared`, and add it; void ones are left out of the rates."""
     requests = [
-        request_for(task, SlotKey(task.id, attempt, f"eval-{set_.name}", moment), run_seed, limits, set_)
+        request_for(task, SlotKey(task.id, attempt, f"eval-{set_.conditions}", moment), run_seed, limits, set_)
         for task in tasks
         for attempt in range(set_.attempts)
     ]
@@ -59,7 +64,10 @@ async def evaluate(
         emit(EpisodeEnded(result=result, purpose=f"{moment}/{set_.name}"))
         return result
 
-    results = await gather_all([one(request) for request in requests])
+    for request in requests:
+        if request.key not in shared:
+            shared[request.key] = asyncio.create_task(one(request))
+    results = await gather_all([shared[request.key] for request in requests])
     return Evaluation(set_.name, moment, *summarize(results, run_seed))
 
 

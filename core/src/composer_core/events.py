@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import Factory, frozen
 
-from composer_core.types import EpisodeResult, Fault, WeightsRef
+from composer_core.types import EpisodeResult, Fault, Score, WeightsRef
 
 
 @frozen(kw_only=True)
@@ -78,8 +78,9 @@ class GroupScored(Event):
     group: str
     task_id: str
     rewards: tuple[float, ...]
+    group_scores: tuple[tuple[Score, ...], ...] = ()
+    """Of each valid member, what rewards of scope "group" gave it; its trace holds the others."""
     voids: int = 0
-    admitted: bool = True
 
 
 @frozen(kw_only=True)
@@ -120,6 +121,8 @@ class CheckpointSaved(Event):
     path: str
     stage: str
     step: int
+    version: int
+    """Of the weights that belong to this checkpoint."""
 
 
 @frozen(kw_only=True)

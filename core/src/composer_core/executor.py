@@ -73,7 +73,7 @@ class InProcessExecutor:
             self._lags_s.append(max(0.0, time.perf_counter() - due))
 
 
-def result_of(trace: Trace, ref: TraceRef) -> EpisodeResult:
+def result_of(trace: Trace, ref: TraceRef | None = None) -> EpisodeResult:
     """What the controller needs to know of a trace."""
     calls = trace.calls()
     acting = [turn for turn in trace.turns if turn.calls]

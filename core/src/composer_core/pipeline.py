@@ -20,7 +20,7 @@ from composer_core.assembly import Assembly
 from composer_core.batches import epoch_order, pretrain_windows, sequences_of
 from composer_core.config import EvaluationSet, PretrainStage, RlStage, RunConfig, SftStage, Stage
 from composer_core.errors import ConfigError, StoreError
-from composer_core.evaluate import Evaluation, evaluate, gather_all, request_for
+from composer_core.evaluate import Attempts, Evaluation, evaluate, gather_all, request_for
 from composer_core.events import (
     CheckpointSaved,
     EpisodeEnded,
@@ -37,7 +37,7 @@ from composer_core.rollouts import RlLoop, RlParts, ledger_for
 from composer_core.rundir import Commit, RunDir, checksums, sha256_of
 from composer_core.summary import Meter, summarize_run
 from composer_core.traces import decode
-from composer_core.types import EpisodeRequest, EpisodeResult, SlotKey, StepStats, Task, Trace, TrainBatch, WeightsRef
+from composer_core.types import EpisodeResult, SlotKey, StepStats, Trace, TrainBatch, WeightsRef
 
 
 @define
@@ -97,7 +97,7 @@ class Pipeline:
         started = time.perf_counter()
         await self._trainer.begin(stage.name, settings)
         if isinstance(stage, RlStage):
-            await self._reinforce(index, stage, settings)
+            await self._reinforce(index, stage)
         elif isinstance(stage, SftStage):
             await self._imitate(index, stage, done)
         else:
@@ -140,8 +140,9 @@ class Pipeline:
 
         async def one(number: int) -> dict[str, Any]:
             task = tasks[number % len(tasks)]
+            key = SlotKey(task.id, number // len(tasks), stage.name)
             request = attrs.evolve(
-                self._request(task, SlotKey(task.id, number // len(tasks), stage.name)),
+                request_for(task, key, self.config.seed, self.config.limits),
                 sampler=stage.sampler,
                 graded=stage.keep == "solved",
             )
@@ -160,7 +161,7 @@ class Pipeline:
         wanted = ("solved",) if stage.keep == "solved" else ("solved", "failed", "ungraded")
         return [decode(store.get(row["trace"])) for row in rows if row["outcome"] in wanted and row["trace"]]
 
-    async def _reinforce(self, index: int, stage: RlStage, settings: Any) -> None:
+    async def _reinforce(self, index: int, stage: RlStage) -> None:
         tasks = self.assembly.get("tasks").tasks(stage.split)
         ledger = ledger_for(stage, tasks, self.config.seed, self.config.deterministic)
         ledger.version = self._version
@@ -175,7 +176,6 @@ class Pipeline:
             )
         parts = RlParts(
             stage=stage,
-            settings=settings,
             algorithm_id=algorithm.id,
             tasks=tasks,
             executor=self._executor,
@@ -192,11 +192,12 @@ class Pipeline:
             self._report_step(stage, ledger.step, stats)
             self.meter.rl_step(stats.metrics)
             last = ledger.step == stage.steps
-            if last or ledger.step % self.config.checkpoints.every_steps == 0:
+            look = bool(stage.evaluate_every) and ledger.step % stage.evaluate_every == 0 and not last
+            if last or look or ledger.step % self.config.checkpoints.every_steps == 0:  # `best` names a checkpoint
                 await self._commit(index, ledger.step, ledger=ledger.to_json(), version=ledger.version)
             else:
                 await self._publish(await self._export(ledger.version))
-            if stage.evaluate_every and ledger.step % stage.evaluate_every == 0 and not last:
+            if look:
                 await self._evaluate("during", at=f"step-{ledger.step}")
 
         if self.rollouts_only:
@@ -208,15 +209,9 @@ class Pipeline:
 
     async def _roll_out_only(self, ledger: Any, parts: RlParts) -> None:
         by_id = {task.id: task for task in parts.tasks}
-        requests = [
-            self._request(by_id[issue.task_id], SlotKey(issue.task_id, issue.attempt, parts.stage.name))
-            for issue in ledger.issue()
-        ]
+        requests = [parts.request(issue, by_id[issue.task_id]) for issue in ledger.issue()]
         for result in await gather_all([self._executor.submit(request) for request in requests]):
             self._emit_metered(EpisodeEnded(result=result, purpose=parts.stage.name))
-
-    def _request(self, task: Task, key: SlotKey) -> EpisodeRequest:
-        return request_for(task, key, self.config.seed, self.config.limits)
 
     # --- commits and versions ---
 
@@ -272,7 +267,8 @@ class Pipeline:
         )
         self.run_dir.commit(commit, self.config.checkpoints.keep)
         self.commit = commit
-        self.emit(CheckpointSaved(path=str(folder), stage=str(stage), step=step))
+        name = self.config.stages[stage].stage.name
+        self.emit(CheckpointSaved(path=str(folder), stage=name, step=step, version=weights.version))
         self.flush()
         if publish:
             await self._publish(weights)
@@ -284,37 +280,42 @@ class Pipeline:
     # --- evaluation ---
 
     async def _evaluate(self, when: str, at: str | None = None) -> None:
-        for set_ in self.config.evaluations:
-            if when in set_.when:
-                await self._evaluate_set(set_, at or when)
+        """Every set of a moment, side by side: the last slow episodes of one would leave the samplers idle."""
+        sets = [set_ for set_ in self.config.evaluations if when in set_.when]
+        moment = at or when
+        step = self.commit.step if self.commit else 0
+        shared: Attempts = {}
+        measured = await gather_all([self._found(set_, moment, shared) for set_ in sets])
+        for set_, found in zip(sets, measured, strict=True):
+            self.evaluations[moment, set_.name] = found
+            self.emit(Evaluated(name=f"{moment}/{set_.name}", step=step, metrics=found.metrics))
+            self._keep_best(set_, found)
 
-    async def _evaluate_set(self, set_: EvaluationSet, moment: str) -> None:
+    async def _found(self, set_: EvaluationSet, moment: str, shared: Attempts) -> Evaluation:
+        """What was written down, or else measured now."""
         name = f"evaluations/{moment}-{set_.name}.json"
         known = self.run_dir.read_json(name)
-        if known is None:
-            tasks = self.assembly.get("tasks").tasks(set_.split)[: set_.tasks]
-            if len(tasks) < set_.tasks:
-                raise ConfigError(
-                    f"split {set_.split!r} has {len(tasks)} tasks",
-                    where=f"evaluations.{set_.name}.tasks",
-                    found=str(set_.tasks),
-                )
-            found = await evaluate(
-                set_,
-                moment,
-                tasks,
-                self._executor,
-                run_seed=self.config.seed,
-                limits=self.config.limits,
-                emit=self._emit_metered,
+        if known is not None:
+            return Evaluation(**known)
+        tasks = self.assembly.get("tasks").tasks(set_.split)[: set_.tasks]
+        if len(tasks) < set_.tasks:
+            raise ConfigError(
+                f"split {set_.split!r} has {len(tasks)} tasks",
+                where=f"evaluations.{set_.name}.tasks",
+                found=str(set_.tasks),
             )
-            self.run_dir.write_json(name, found.to_json())
-        else:
-            found = Evaluation(**known)
-        self.evaluations[moment, set_.name] = found
-        step = self.commit.step if self.commit else 0
-        self.emit(Evaluated(name=f"{moment}/{set_.name}", step=step, metrics=found.metrics))
-        self._keep_best(set_, found)
+        found = await evaluate(
+            set_,
+            moment,
+            tasks,
+            self._executor,
+            shared,
+            run_seed=self.config.seed,
+            limits=self.config.limits,
+            emit=self._emit_metered,
+        )
+        self.run_dir.write_json(name, found.to_json())
+        return found
 
     def _keep_best(self, set_: EvaluationSet, found: Evaluation) -> None:
         """Remember the commit with the best rate of the sets that are run during training."""

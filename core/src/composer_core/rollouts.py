@@ -21,11 +21,22 @@ from composer_core.batches import epoch_order, sequences_of
 from composer_core.config import RlStage
 from composer_core.evaluate import means, request_for
 from composer_core.events import EpisodeEnded, Event, FaultRecorded, GroupScored
+from composer_core.executor import result_of
 from composer_core.ledger import Group, Issue, Ledger, LedgerConfig, SlotResult
 from composer_core.protocols import Executor, Store, Trainer
 from composer_core.scoring import Reward, total
-from composer_core.traces import decode, encode
-from composer_core.types import EpisodeResult, GroupRewards, SlotKey, StepStats, Task, Trace, TrainBatch, TrainSequence
+from composer_core.traces import decode
+from composer_core.types import (
+    EpisodeRequest,
+    EpisodeResult,
+    GroupRewards,
+    SlotKey,
+    StepStats,
+    Task,
+    Trace,
+    TrainBatch,
+    TrainSequence,
+)
 
 
 @frozen
@@ -33,8 +44,6 @@ class RlParts:
     """What the stage works with."""
 
     stage: RlStage
-    settings: Any
-    """The trainer's settings of this stage."""
     algorithm_id: str
     tasks: Sequence[Task]
     executor: Executor
@@ -46,6 +55,15 @@ class RlParts:
     emit: Callable[[Event], None]
     journal: Callable[[list[dict[str, Any]]], None]
     """Write journal entries down."""
+
+    def request(self, issue: Issue, task: Task) -> EpisodeRequest:
+        """The order to run one slot of a group."""
+        request = request_for(task, SlotKey(task.id, issue.attempt, self.stage.name), self.run_seed, self.limits)
+        return attrs.evolve(
+            request,
+            group=f"{self.stage.name}:{issue.group}",
+            sampling=attrs.evolve(request.sampling, temperature=self.stage.temperature),
+        )
 
 
 def ledger_for(stage: RlStage, tasks: Sequence[Task], seed: int, deterministic: bool) -> Ledger:
@@ -68,7 +86,6 @@ class RlLoop:
     after_step: Callable[[StepStats], Awaitable[None]]
     """Commit, publish and evaluate; called when a step is applied."""
     _running: dict[asyncio.Task[EpisodeResult], Issue] = field(factory=dict)
-    _results: dict[tuple[int, int], EpisodeResult] = field(factory=dict)
     _by_id: dict[str, Task] = field(init=False)
     _last_step: float = field(factory=time.perf_counter)
 
@@ -103,15 +120,7 @@ class RlLoop:
 
     def _submit(self) -> None:
         for issue in self.ledger.issue():
-            task = self._by_id[issue.task_id]
-            request = request_for(
-                task, SlotKey(task.id, issue.attempt, self.parts.stage.name), self.parts.run_seed, self.parts.limits
-            )
-            request = attrs.evolve(
-                request,
-                group=f"{self.parts.stage.name}:{issue.group}",
-                sampling=attrs.evolve(request.sampling, temperature=self.parts.stage.temperature),
-            )
+            request = self.parts.request(issue, self._by_id[issue.task_id])
             self._running[asyncio.create_task(self.parts.executor.submit(request))] = issue
         self.parts.journal(self.ledger.drain())
 
@@ -119,7 +128,6 @@ class RlLoop:
         for task in done & set(self._running):
             issue = self._running.pop(task)
             result: EpisodeResult = task.result()
-            self._results[issue.group, issue.slot] = result
             self.parts.emit(EpisodeEnded(result=result, purpose=self.parts.stage.name))
             for fault in result.faults:
                 self.parts.emit(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
@@ -139,7 +147,7 @@ class RlLoop:
         stats = await self.parts.trainer.step(batch)
         metrics = {
             **stats.metrics,
-            **self._metrics(groups, rewards),
+            **self._metrics(groups, traces, rewards),
             "staleness_max": float(staleness),
             "train_s": time.perf_counter() - started,
             "step_s": time.perf_counter() - self._last_step,
@@ -153,18 +161,18 @@ class RlLoop:
 
     async def _rewards(self, group: Group, traces: list[Trace]) -> list[float]:
         """Episode rewards plus group-scope ones, which need all members."""
+        available = {"task": self._by_id[group.task_id].view}
+        columns = [await reward.score_group(traces, available) for reward in self.parts.group_rewards]
+        scores = tuple(zip(*columns, strict=True))
         rewards = [result.reward for result in group.valid()]
-        for reward in self.parts.group_rewards:
-            scores = await reward.score_group(traces, {"task": self._by_id[group.task_id].view})
-            rewards = [value + total([score]) for value, score in zip(rewards, scores, strict=True)]
-            for trace, result, score in zip(traces, group.valid(), scores, strict=True):
-                if result.trace:
-                    self.parts.store.put(result.trace, encode(trace.graded(trace.verdict, (*trace.scores, score))))
+        if scores:
+            rewards = [value + total(row) for value, row in zip(rewards, scores, strict=True)]
         self.parts.emit(
             GroupScored(
                 group=group.id,
                 task_id=group.task_id,
                 rewards=tuple(rewards),
+                group_scores=scores,
                 voids=len(group.slots) - len(rewards),
             )
         )
@@ -189,18 +197,9 @@ class RlLoop:
             progress=self.ledger.step / self.parts.stage.steps,
         )
 
-    def _metrics(self, groups: list[Group], rewards: list[list[float]]) -> dict[str, float]:
-        results = [
-            self._results.pop((group.number, index))
-            for group in groups
-            for index in range(len(group.slots))
-            if (group.number, index) in self._results
-        ]
-        live = self.ledger.groups
-        self._results = {
-            key: result for key, result in self._results.items() if key[0] in live
-        }  # not of dropped groups
-        valid = [result for result in results if result.verdict.valid]
+    def _metrics(self, groups: list[Group], traces: list[list[Trace]], rewards: list[list[float]]) -> dict[str, float]:
+        """From the traces, which hold what ended before a resume as well."""
+        valid = [result_of(trace) for row in traces for trace in row]
         flat = [value for row in rewards for value in row]
         counters = self.ledger.counters
         ended = counters["valid"] + counters["void"]
@@ -210,7 +209,8 @@ class RlLoop:
             "best_of_group": statistics.mean([max(row) for row in rewards if row]),
             "flat_share": statistics.mean([float(len(set(row)) <= 1) for row in rewards]),
             "void_share": counters["void"] / max(1, ended),
-            "episodes_per_s": len(results) / max(1e-9, time.perf_counter() - self._last_step),
+            "episodes_per_s": sum(len(group.slots) for group in groups)
+            / max(1e-9, time.perf_counter() - self._last_step),
             **means(valid),
         }
 
