@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from composer_core.protocols import Sampler
 from composer_core.records import resolve
 from composer_core.tensors import to_tensor, token_logprobs
 from composer_core.types import Completion, GenerateRequest, GenerateSettings, WeightsRef
+from composer_plugin_torch_sampler import sampler as sampler_module
 from composer_plugin_torch_sampler.config import ContinuousConfig
 from composer_plugin_torch_sampler.draw import draw, signed
 from composer_plugin_torch_sampler.engine import Engine
@@ -217,12 +219,48 @@ def test_not_a_number_is_a_sampler_error_of_its_own_row() -> None:
 def test_a_failed_pass_ends_its_generations_and_leaves_the_sampler_usable(tmp_path: Path) -> None:
     async def main() -> None:
         sampler = build(tmp_path)
-        with pytest.raises(SamplerError, match="forward pass failed"):
+        with pytest.raises(SamplerError, match="engine failed"):
             await sampler.generate([1, 2, 9999], TEN, ask("bad"))
         assert len((await sampler.generate([1, 2, 3], TEN, ask("bad"))).ids) == 10
         await sampler.close()
 
     asyncio.run(main())
+
+
+def test_a_command_that_raises_leaves_the_sampler_usable(tmp_path: Path) -> None:
+    async def main() -> None:
+        sampler = build(tmp_path)
+        await sampler.release([])  # no key at all: unhashable
+        assert len((await asyncio.wait_for(sampler.generate([1, 2, 3], TEN, ask("s")), 30)).ids) == 10
+        await sampler.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_load_and_the_next_never_copy_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying, overlaps, copied = [0], [], []
+
+    def slowly(spare: Any, weights: WeightsRef, path: Path) -> None:
+        copying[0] += 1
+        overlaps.append(copying[0])
+        time.sleep(0.1)
+        copying[0] -= 1
+        copied.append(weights.version)
+
+    monkeypatch.setattr(sampler_module, "_copy", slowly)
+
+    async def main() -> None:
+        sampler = build(tmp_path)
+        first = asyncio.create_task(sampler.load(WeightsRef(1, "", ""), tmp_path))
+        await asyncio.sleep(0.03)
+        first.cancel()
+        await sampler.load(WeightsRef(2, "", ""), tmp_path)
+        assert sampler.stats()["version"] == 2
+        await sampler.close()
+
+    asyncio.run(main())
+    assert copied == [1, 2]
+    assert overlaps == [1, 1]
 
 
 def test_damaged_weights_are_refused_and_the_old_ones_go_on(tmp_path: Path) -> None:

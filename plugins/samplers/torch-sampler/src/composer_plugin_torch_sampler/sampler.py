@@ -44,6 +44,7 @@ class ContinuousSampler:
         self._threads = config.threads
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._loading = asyncio.Lock()
+        self._writing = threading.Lock()  # a cancelled load gives up the lock above while its thread still copies
         self._closed = False
         self._running = True
         made: Future[Engine] = Future()
@@ -77,7 +78,7 @@ class ContinuousSampler:
         """
         self._check_open()
         async with self._loading:
-            await asyncio.to_thread(_read, self._spare, weights, path)
+            await asyncio.to_thread(self._read, weights, path)
             future, done = _answer()
             self._commands.put(lambda: self._swap(weights.version, done))
             await future
@@ -100,9 +101,17 @@ class ContinuousSampler:
         if self._closed:
             raise SamplerError("the sampler is closed")
 
+    def _read(self, weights: WeightsRef, path: Path) -> None:
+        with self._writing:
+            _copy(self._spare, weights, path)
+
     def _swap(self, version: int, done: Callable[[object], None]) -> None:
         idle, self._spare = self._spare, self._engine.policy
-        self._engine.swap(idle, version)
+        try:
+            self._engine.swap(idle, version)
+        except Exception as error:
+            done(error)
+            raise
         done(None)
 
     def _stop(self) -> None:
@@ -124,18 +133,19 @@ class ContinuousSampler:
         made.set_result(engine)
         while self._running:
             if not engine.busy:
-                self._commands.get()()
+                _guarded(engine, self._commands.get())
             while not self._commands.empty():
-                self._commands.get()()
+                _guarded(engine, self._commands.get())
             if engine.busy:
-                _step(engine)
+                _guarded(engine, engine.step)
 
 
-def _step(engine: Engine) -> None:
+def _guarded(engine: Engine, action: Command) -> None:
+    """Whatever raises ends the generations under way, not the thread: its callers would wait for ever."""
     try:
-        engine.step()
+        action()
     except Exception as error:
-        failure = SamplerError(f"a forward pass failed: {type(error).__name__}: {error}")
+        failure = SamplerError(f"the engine failed: {type(error).__name__}: {error}")
         failure.__cause__ = error
         engine.fail(failure)
 
@@ -159,7 +169,7 @@ def _answer() -> tuple[asyncio.Future[Completion], Callable[..., None]]:
     return future, done
 
 
-def _read(policy: PolicyModel, weights: WeightsRef, path: Path) -> None:
+def _copy(policy: PolicyModel, weights: WeightsRef, path: Path) -> None:
     data = path.read_bytes()
     found = hashlib.sha256(data).hexdigest()
     if weights.sha256 and found != weights.sha256:
