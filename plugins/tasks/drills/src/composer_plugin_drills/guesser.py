@@ -9,8 +9,8 @@ how bugs look and nothing about the code. It is told which file to read, which f
 from __future__ import annotations
 
 from collections import Counter
-from functools import cached_property
 from itertools import islice
+from threading import Lock
 
 from composer_core.noise import bits, key_of
 from composer_core.protocols import BuildContext
@@ -29,11 +29,16 @@ class Guesser(ScriptedSampler):
     def __init__(self, config: GuesserConfig, build: BuildContext) -> None:
         super().__init__(build)
         self.config = config
+        self._odds: dict[Exchange, float] | None = None
+        self._counting = Lock()
 
-    @cached_property
+    @property
     def odds(self) -> dict[Exchange, float]:
-        """Counted on first use: it takes seconds."""
-        return count_odds(self.config.sample)
+        """Counted on first use, by one of the threads that want it: it takes seconds."""
+        with self._counting:
+            if self._odds is None:
+                self._odds = count_odds(self.config.sample)
+            return self._odds
 
     def guess(self, drill: Drill) -> Mutation | None:
         """The likeliest repair of a buggy file; ties are broken by noise of the task alone."""
