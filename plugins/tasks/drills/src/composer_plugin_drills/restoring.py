@@ -1,8 +1,11 @@
-"""Documents that teach to copy and to restore: a known file with tokens replaced, its body as it is and as it was.
+"""Documents that teach to copy and to restore: a known file made wrong, its body as it stands and as it should be.
 
 It is pre-training on correct text under noise, in the way of denoising autoencoders (BART, Lewis et al. 2020): nothing
-runs, nothing is validated, and a policy learns to follow what it remembers where that differs from what it has just
-read. A replacement is drawn from tokens of the same kind in the library. Edit sites of held-out splits stay untouched.
+runs, nothing is validated. A policy learns two modes: after `old` it follows what it has just read, after `new` what it
+remembers, whatever the other would say. They come apart only if the text read often is no help at all: up to every
+token of a body is replaced, dropped or doubled, and one document in four shows the body of another function.
+
+A replacement is drawn from tokens of the same kind in the library. Edit sites of held-out splits stay untouched.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from composer_plugin_drills.catalog import HEAD_LINES, Function, body
 from composer_plugin_drills.drills import drills
 from composer_plugin_drills.mutations import Span, overlap
 
-MOST_REPLACED = 10
+STRANGERS = 4
+"""One document in so many shows another function's body."""
 
 
 @frozen
@@ -32,7 +36,7 @@ class Token:
     end: int
     text: str
     kind: str
-    """name, number or operator."""
+    """name, keyword, number, string, operator or mark (brackets, commas and the like)."""
 
 
 def documents(known: Sequence[Function], variants: int) -> Iterator[str]:
@@ -41,22 +45,27 @@ def documents(known: Sequence[Function], variants: int) -> Iterator[str]:
     pool = _pool([token for tokens in free.values() for token in tokens])
     for variant in range(variants):
         for function in known:
-            noisy = _noisy(function, free[function.path], pool, variant)
+            key = key_of("restoring", function.path, variant)
+            shown = known[bits(key, 0) % len(known)] if bits(key, 1) % STRANGERS == 0 else function
+            noisy = _noisy(shown, free[shown.path], pool, key)
             if noisy != function.text:
-                yield f"{function.path}\n{noisy}old\n{body(noisy)}\nnew\n{body(function.text)}\n"
+                head = function.text.split("\n")[:HEAD_LINES]
+                lines = [*head, *noisy.split("\n")[HEAD_LINES:]]
+                yield "\n".join([function.path, *lines]) + f"old\n{body(noisy)}\nnew\n{body(function.text)}\n"
 
 
-def _noisy(function: Function, tokens: Sequence[Token], pool: Mapping[str, Sequence[str]], variant: int) -> str:
-    """The function with up to MOST_REPLACED of `tokens` replaced."""
-    key = key_of("restoring", function.path, variant)
-    count = 1 + bits(key, 0) % MOST_REPLACED
+def _noisy(function: Function, tokens: Sequence[Token], pool: Mapping[str, Sequence[str]], key: int) -> str:
+    """The function with one to all of `tokens` replaced, dropped or followed by another."""
+    count = 1 + bits(key, 2) % len(tokens)
     order = shuffled(list(range(len(tokens))), key)[:count]
     lines = function.text.split("\n")
     for place in sorted(order, reverse=True):  # from the end, so that earlier columns still hold
-        token = tokens[place]
+        token, draw = tokens[place], key_of(key, place)
         local = sorted({one.text for one in tokens if one.kind == token.kind})
-        choices = local if bits(key, 2 * place + 1) % 2 else pool[token.kind]
-        text = choices[bits(key, 2 * place + 2) % len(choices)]
+        choices = local if bits(draw, 0) % 2 else pool[token.kind]
+        text = choices[bits(draw, 1) % len(choices)]
+        way = bits(draw, 2) % 8
+        text = "" if way == 0 else f"{token.text} {text}" if way == 1 else text
         line = lines[token.line - 1]
         lines[token.line - 1] = line[: token.start] + text + line[token.end :]
     return "\n".join(lines)
@@ -73,7 +82,7 @@ def free_tokens(function: Function) -> list[Token]:
 
 
 def replaceable(text: str) -> list[Token]:
-    """Names, numbers and operators below the docstring, in reading order."""
+    """Everything below the docstring that is not white space, in reading order."""
     found = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind = _kind(token)
@@ -83,11 +92,13 @@ def replaceable(text: str) -> list[Token]:
 
 
 def _kind(token: tokenize.TokenInfo) -> str | None:
-    if token.type == tokenize.NAME and not iskeyword(token.string):
-        return "name"
+    if token.type == tokenize.NAME:
+        return "keyword" if iskeyword(token.string) else "name"
     if token.type == tokenize.NUMBER:
         return "number"
-    return "operator" if token.type == tokenize.OP and token.string not in "()[]{}:,." else None
+    if token.type == tokenize.OP:
+        return "mark" if token.string in "()[]{}:,." else "operator"
+    return "string" if token.type == tokenize.STRING else None
 
 
 def _pool(tokens: Sequence[Token]) -> Mapping[str, Sequence[str]]:
