@@ -11,6 +11,8 @@ import pytest
 RUN = "examples/quickstart/run.toml"
 SMALL = [
     "stages.restoring.steps=1000",
+    "stages.sft.episodes=1150",
+    "stages.sft.steps=600",
     "stages.rl.steps=16",
     "stages.rl.evaluate_every=0",
     'evaluations=[{name="main",split="new_bug",tasks=128,attempts=2},'

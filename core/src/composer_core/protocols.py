@@ -50,7 +50,7 @@ class BuildContext:
     """`get(kind)` is the run's component of another kind ("tasks", "tokenizer", "renderers", "stores", "tools",
     "policy" for a fresh PolicyModel, "kernels" for the chosen kernel or None), built on first use."""
     settings: Mapping[str, Any] = Factory(dict)
-    """Facts of the run that several kinds share: limits, temperature, loss_scale_tokens, max_concurrent."""
+    """Facts of the run that several kinds share: special_tokens, limits, threads, temperature, max_staleness."""
 
 
 def _nothing(kind: str) -> Any:

@@ -8,7 +8,7 @@ columns and counter-based noise.
 from composer_core.tensors.convert import to_column, to_tensor
 from composer_core.tensors.kernels import Experts
 from composer_core.tensors.logprobs import token_logprobs
-from composer_core.tensors.noise import uniform
+from composer_core.tensors.noise import signed, uniform
 from composer_core.tensors.objective import ObjectiveInputs
 from composer_core.tensors.policy import KVCache, PolicyModel, PolicyOutput, RouteShape
 
@@ -19,6 +19,7 @@ __all__ = [
     "PolicyModel",
     "PolicyOutput",
     "RouteShape",
+    "signed",
     "to_column",
     "to_tensor",
     "token_logprobs",

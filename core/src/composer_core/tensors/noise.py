@@ -7,7 +7,9 @@ import torch
 from composer_core.noise import GOLDEN, MIX
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """The two's complement of a 64-bit number, which int64 tensors hold."""
+    value &= (1 << 64) - 1
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -18,8 +20,8 @@ def _shift_right(value: torch.Tensor, count: int) -> torch.Tensor:
 
 def uniform(keys_N: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
     """fp32 [N] in [0, 1) from int64 keys (two's complement of the 64-bit key) and int64 positions."""
-    state = keys_N + (positions_N + 1) * _signed(GOLDEN)
-    state = (state ^ _shift_right(state, 30)) * _signed(MIX[0])
-    state = (state ^ _shift_right(state, 27)) * _signed(MIX[1])
+    state = keys_N + (positions_N + 1) * signed(GOLDEN)
+    state = (state ^ _shift_right(state, 30)) * signed(MIX[0])
+    state = (state ^ _shift_right(state, 27)) * signed(MIX[1])
     state = state ^ _shift_right(state, 31)
     return _shift_right(state, 40).float() / float(1 << 24)

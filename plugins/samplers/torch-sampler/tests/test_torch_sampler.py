@@ -17,11 +17,11 @@ from composer_core.errors import ConfigError, SamplerError, StoreError
 from composer_core.noise import key_of
 from composer_core.protocols import Sampler
 from composer_core.records import resolve
-from composer_core.tensors import to_tensor, token_logprobs
+from composer_core.tensors import signed, to_tensor, token_logprobs
 from composer_core.types import Completion, GenerateRequest, GenerateSettings, WeightsRef
 from composer_plugin_torch_sampler import sampler as sampler_module
 from composer_plugin_torch_sampler.config import ContinuousConfig
-from composer_plugin_torch_sampler.draw import draw, signed
+from composer_plugin_torch_sampler.draw import draw
 from composer_plugin_torch_sampler.engine import Engine
 from composer_plugin_torch_sampler.jobs import Job
 from composer_testing.contracts.samplers import SamplerContract, flat

@@ -12,8 +12,9 @@ from attrs import frozen
 
 from composer_core.errors import ConfigError
 from composer_plugin_hf.cache import Stored
+from composer_plugin_hf.routing import ROUTERS
 
-SUPPORTED = ("llama", "qwen3", "qwen3_moe", "deepseek_v3")
+SUPPORTED = tuple(ROUTERS)
 
 
 @frozen

@@ -17,6 +17,7 @@ from torch.nn.functional import grouped_mm, silu
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from composer_core.tensors import Experts
+from composer_plugin_hf.cache import round_up
 
 NAME = "composer"
 
@@ -65,7 +66,7 @@ def padded(
         return x_ND
     experts, width = down_EDF.shape[0], x_ND.shape[1]
     order_P, counts_E = _by_expert(ids_NK, experts)
-    rows = -(-int(counts_E.max()) // 8) * 8
+    rows = round_up(int(counts_E.max()), 8)
     expert_P = ids_NK.reshape(-1)[order_P]
     before_E = counts_E.cumsum(0) - counts_E
     place_P = expert_P * rows + torch.arange(order_P.numel(), device=x_ND.device) - before_E[expert_P]

@@ -25,7 +25,7 @@ class RouteTape:
         self.replay_NLK: torch.Tensor | None = None
         self.record: list[torch.Tensor] | None = None
         for layer, gate in enumerate(gates):
-            gate.register_forward_hook(_hook(self, layer, _WEIGHTS[model_type]))
+            gate.register_forward_hook(_hook(self, layer, ROUTERS[model_type]))
 
     def shape(self) -> RouteShape | None:
         if not self.gates:
@@ -73,9 +73,10 @@ def _sigmoid_weights(gate: Any, logits_NE: torch.Tensor, ids_NK: torch.Tensor) -
     return picked_NK * float(gate.routed_scaling_factor)
 
 
-_WEIGHTS = {
+ROUTERS = {
     "qwen3_moe": _softmax_weights,
     "deepseek_v3": _sigmoid_weights,
     "qwen3": None,
     "llama": None,
 }
+"""model_type -> how its router weights the experts it chose; None is a dense model."""

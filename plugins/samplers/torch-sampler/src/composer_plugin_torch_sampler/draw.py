@@ -12,12 +12,6 @@ import torch
 from composer_core.tensors import token_logprobs, uniform
 
 
-def signed(key: int) -> int:
-    """The two's complement of a 64-bit key, which int64 tensors hold."""
-    key &= (1 << 64) - 1
-    return key - (1 << 64) if key >= 1 << 63 else key
-
-
 def draw(
     logits_NV: torch.Tensor, temperatures: list[float], keys: list[int], positions: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from attrs import Factory, define
 
 from composer_core.columns import Column
+from composer_core.tensors import signed
 from composer_core.types import Completion, GenerateRequest, GenerateSettings
-from composer_plugin_torch_sampler.draw import signed
 from composer_plugin_torch_sampler.sessions import Session
 
 
