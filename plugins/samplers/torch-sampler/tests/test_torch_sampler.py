@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -227,40 +227,69 @@ def test_a_failed_pass_ends_its_generations_and_leaves_the_sampler_usable(tmp_pa
     asyncio.run(main())
 
 
-def test_a_command_that_raises_leaves_the_sampler_usable(tmp_path: Path) -> None:
+def test_a_command_that_raises_ends_what_is_under_way_and_leaves_the_sampler_usable(tmp_path: Path) -> None:
     async def main() -> None:
         sampler = build(tmp_path)
+        running = asyncio.create_task(sampler.generate([1, 2, 3], GenerateSettings(90), ask("long")))
+        await asyncio.sleep(0)
         await sampler.release([])  # no key at all: unhashable
+        with pytest.raises(SamplerError, match="engine failed"):
+            await asyncio.wait_for(running, 30)
         assert len((await asyncio.wait_for(sampler.generate([1, 2, 3], TEN, ask("s")), 30)).ids) == 10
         await sampler.close()
 
     asyncio.run(main())
 
 
-def test_a_cancelled_load_and_the_next_never_copy_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copying, overlaps, copied = [0], [], []
-
-    def slowly(spare: Any, weights: WeightsRef, path: Path) -> None:
-        copying[0] += 1
-        overlaps.append(copying[0])
-        time.sleep(0.1)
-        copying[0] -= 1
-        copied.append(weights.version)
-
-    monkeypatch.setattr(sampler_module, "_copy", slowly)
-
+def test_a_request_that_cannot_be_taken_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         sampler = build(tmp_path)
-        first = asyncio.create_task(sampler.load(WeightsRef(1, "", ""), tmp_path))
-        await asyncio.sleep(0.03)
-        first.cancel()
-        await sampler.load(WeightsRef(2, "", ""), tmp_path)
-        assert sampler.stats()["version"] == 2
+        monkeypatch.setattr(Engine, "submit", lambda self, job: 1 / 0)
+        with pytest.raises(SamplerError, match="cannot be taken"):
+            await asyncio.wait_for(sampler.generate([1, 2, 3], TEN, ask("s")), 30)
         await sampler.close()
 
     asyncio.run(main())
-    assert copied == [1, 2]
-    assert overlaps == [1, 1]
+
+
+@pytest.mark.parametrize("moment", ["copying", "swapping"])
+def test_a_cancelled_load_is_finished_before_the_next_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A caller that gives up must not leave a half-written model, or versions that name other weights."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def held(function: Any) -> Any:
+        def wait(*arguments: Any) -> None:
+            reached.set()
+            assert go_on.wait(30)
+            function(*arguments)
+
+        return wait
+
+    if moment == "copying":
+        monkeypatch.setattr(sampler_module, "_copy", held(sampler_module._copy))
+    else:
+        monkeypatch.setattr(Engine, "swap", held(Engine.swap))
+
+    async def main() -> None:
+        sampler = build(tmp_path)
+        first = asyncio.create_task(sampler.load(*written(tmp_path, 1)))
+        assert await asyncio.to_thread(reached.wait, 30)
+        first.cancel()
+        second = asyncio.create_task(sampler.load(*written(tmp_path, 2)))
+        await asyncio.sleep(0.05)
+        assert not second.done()
+        go_on.set()
+        await second
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert sampler.stats()["version"] == 2
+        expected = policy(seed=2).state_dict()
+        assert all(torch.equal(value, expected[name]) for name, value in sampler._engine.policy.state_dict().items())
+        await sampler.close()
+
+    asyncio.run(main())
 
 
 def test_damaged_weights_are_refused_and_the_old_ones_go_on(tmp_path: Path) -> None:

@@ -44,7 +44,6 @@ class ContinuousSampler:
         self._threads = config.threads
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._loading = asyncio.Lock()
-        self._writing = threading.Lock()  # a cancelled load gives up the lock above while its thread still copies
         self._closed = False
         self._running = True
         made: Future[Engine] = Future()
@@ -63,7 +62,7 @@ class ContinuousSampler:
         self._check_open()
         future, done = _answer()
         job = Job(list(ids), settings, request, done)
-        self._commands.put(lambda: self._engine.submit(job))
+        self._commands.put(lambda: self._submit(job))
         try:
             return await future
         except asyncio.CancelledError:
@@ -77,8 +76,14 @@ class ContinuousSampler:
             StoreError: the file's bytes are not those of `weights`.
         """
         self._check_open()
+        loading = asyncio.ensure_future(self._load(weights, path))
+        loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may be left to ask
+        await asyncio.shield(loading)  # a caller that gives up leaves no model half written or half swapped
+
+    async def _load(self, weights: WeightsRef, path: Path) -> None:
         async with self._loading:
-            await asyncio.to_thread(self._read, weights, path)
+            await asyncio.to_thread(_copy, self._spare, weights, path)
+            self._check_open()
             future, done = _answer()
             self._commands.put(lambda: self._swap(weights.version, done))
             await future
@@ -101,9 +106,11 @@ class ContinuousSampler:
         if self._closed:
             raise SamplerError("the sampler is closed")
 
-    def _read(self, weights: WeightsRef, path: Path) -> None:
-        with self._writing:
-            _copy(self._spare, weights, path)
+    def _submit(self, job: Job) -> None:
+        try:
+            self._engine.submit(job)
+        except Exception as error:
+            job.done(SamplerError(f"the request cannot be taken: {type(error).__name__}: {error}"))
 
     def _swap(self, version: int, done: Callable[[object], None]) -> None:
         idle, self._spare = self._spare, self._engine.policy
@@ -141,7 +148,9 @@ class ContinuousSampler:
 
 
 def _guarded(engine: Engine, action: Command) -> None:
-    """Whatever raises ends the generations under way, not the thread: its callers would wait for ever."""
+    """Whatever raises ends the generations under way (they are void, and issued again), never the thread: all later
+    callers would wait for ever.
+    """
     try:
         action()
     except Exception as error:
