@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from composer_core.errors import ConfigError
 from composer_core.protocols import BuildContext
 from composer_core.types import GenerateRequest, GenerateSettings, ParsedTurn
+from composer_plugin_drills import guesser as guesser_module
 from composer_plugin_drills.catalog import body
 from composer_plugin_drills.config import DemonstratorConfig, DrillsConfig, GuesserConfig
 from composer_plugin_drills.demonstrator import STUB, Demonstrator
@@ -109,6 +111,25 @@ def test_a_turn_cut_by_the_token_limit_goes_on_where_it_was_cut() -> None:
     assert (head.stop, tail.stop) == ("length", "stop")
     assert head.ids.data + tail.ids.data == whole.ids.data
     assert sampler.stats()["tokens"] == len(whole.ids) * 2
+
+
+def test_odds_are_counted_once_however_many_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def count(sample: int) -> dict[Any, float]:
+        counted.append(sample)
+        time.sleep(0.05)
+        return {}
+
+    monkeypatch.setattr(guesser_module, "count_odds", count)
+    guesser = Guesser(GuesserConfig(sample=9), build())
+    requests = [GenerateRequest(drill.id, task_id=drill.id) for drill in EVERY[:8]]
+
+    async def main() -> None:
+        await asyncio.gather(*(guesser.generate([], GenerateSettings(999), request) for request in requests))
+
+    asyncio.run(main())
+    assert counted == [9]
 
 
 @pytest.mark.parametrize("line", [2, 4])

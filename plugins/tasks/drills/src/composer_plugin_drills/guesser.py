@@ -8,9 +8,10 @@ how bugs look and nothing about the code. It is told which file to read, which f
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from itertools import islice
-from threading import Lock
 
 from composer_core.noise import bits, key_of
 from composer_core.protocols import BuildContext
@@ -29,29 +30,35 @@ class Guesser(ScriptedSampler):
     def __init__(self, config: GuesserConfig, build: BuildContext) -> None:
         super().__init__(build)
         self.config = config
-        self._odds: dict[Exchange, float] | None = None
-        self._counting = Lock()
+        self._counting: asyncio.Future[dict[Exchange, float]] | None = None
+        self._odds: dict[Exchange, float] = {}
+        self._guesses: dict[str, Mutation | None] = {}
 
-    @property
-    def odds(self) -> dict[Exchange, float]:
-        """Counted on first use, by one of the threads that want it: it takes seconds."""
-        with self._counting:
-            if self._odds is None:
-                self._odds = count_odds(self.config.sample)
-            return self._odds
+    async def prepare(self) -> None:
+        """Count once, on one thread: it takes seconds."""
+        if self._counting is None:
+            self._counting = asyncio.ensure_future(asyncio.to_thread(count_odds, self.config.sample))
+        self._odds = await asyncio.shield(self._counting)
 
     def guess(self, drill: Drill) -> Mutation | None:
         """The likeliest repair of a buggy file; ties are broken by noise of the task alone."""
-        key = key_of("guess", drill.id)
-        guesses = list(enumerate(_guesses(drill)))
-        best = max(guesses, key=lambda one: (self.odds.get(_exchange(one[1]), 0.0), bits(key, one[0])), default=None)
-        return None if best is None else best[1]
+        if drill.id not in self._guesses:
+            self._guesses[drill.id] = likeliest(drill, self._odds)
+        return self._guesses[drill.id]
 
     def script(self, drill: Drill, request: GenerateRequest) -> list[ParsedTurn]:
         guess = self.guess(drill)
         if guess is None:
             return [read(drill.path), finish()]
         return [read(drill.path), edit(drill.path, drill.buggy, guess.line, guess.after), finish()]
+
+
+def likeliest(drill: Drill, odds: Mapping[Exchange, float]) -> Mutation | None:
+    """The possible exchange with the best odds, or None if there is none."""
+    key = key_of("guess", drill.id)
+    guesses = list(enumerate(_guesses(drill)))
+    best = max(guesses, key=lambda one: (odds.get(_exchange(one[1]), 0.0), bits(key, one[0])), default=None)
+    return None if best is None else best[1]
 
 
 def count_odds(sample: int) -> dict[Exchange, float]:

@@ -3,7 +3,7 @@
 It is pre-training on correct text under noise, in the way of denoising autoencoders (BART, Lewis et al. 2020): nothing
 runs, nothing is validated. A policy learns two modes: after `old` it follows what it has just read, after `new` what it
 remembers, whatever the other would say. They come apart only if the text read often is no help at all: up to every
-token of a body is replaced, dropped or doubled, and one document in four shows the body of another function.
+token of a body is replaced, dropped or followed by another, and one document in four shows another function's body.
 
 A replacement is drawn from tokens of the same kind in the library. Edit sites of held-out splits stay untouched.
 """
@@ -56,10 +56,8 @@ def documents(known: Sequence[Function], variants: int) -> Iterator[str]:
 
 def _noisy(function: Function, tokens: Sequence[Token], pool: Mapping[str, Sequence[str]], key: int) -> str:
     """The function with one to all of `tokens` replaced, dropped or followed by another."""
-    count = 1 + bits(key, 2) % len(tokens)
-    order = shuffled(list(range(len(tokens))), key)[:count]
     lines = function.text.split("\n")
-    for place in sorted(order, reverse=True):  # from the end, so that earlier columns still hold
+    for place in reversed(chosen(len(tokens), key)):  # from the end, so that earlier columns still hold
         token, draw = tokens[place], key_of(key, place)
         local = sorted({one.text for one in tokens if one.kind == token.kind})
         choices = local if bits(draw, 0) % 2 else pool[token.kind]
@@ -69,6 +67,12 @@ def _noisy(function: Function, tokens: Sequence[Token], pool: Mapping[str, Seque
         line = lines[token.line - 1]
         lines[token.line - 1] = line[: token.start] + text + line[token.end :]
     return "\n".join(lines)
+
+
+def chosen(tokens: int, key: int) -> list[int]:
+    """Places of the tokens that noise touches: any number from one to all, in reading order."""
+    count = 1 + bits(key, 2) % tokens if tokens else 0
+    return sorted(shuffled(list(range(tokens)), key)[:count])
 
 
 def free_tokens(function: Function) -> list[Token]:
@@ -82,7 +86,9 @@ def free_tokens(function: Function) -> list[Token]:
 
 
 def replaceable(text: str) -> list[Token]:
-    """Everything below the docstring that is not white space, in reading order."""
+    """Every token of code below the docstring, in reading order. A formatted string is left whole or, from Python
+    3.12 on, in its parts.
+    """
     found = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind = _kind(token)

@@ -7,7 +7,6 @@ gets the same turns. A scripted sampler never looks at the ids it is shown.
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,7 +69,11 @@ class ScriptedSampler(ABC):
 
     @abstractmethod
     def script(self, drill: Drill, request: GenerateRequest) -> list[ParsedTurn]:
-        """The turns of one attempt, in order; called on threads, several at once."""
+        """The turns of one attempt, in order."""
+
+    async def prepare(self) -> None:
+        """Awaited before every script: what it needs and takes long belongs here, off the event loop."""
+        return
 
     @property
     def drills(self) -> DrillSet:
@@ -93,7 +96,8 @@ class ScriptedSampler(ABC):
     async def generate(self, ids: Sequence[int], settings: GenerateSettings, request: GenerateRequest) -> Completion:
         renderer: Renderer = self._build.get("renderers")
         rest = request.position
-        for step in await asyncio.to_thread(self.script, self.drills.drill(request.task_id), request):
+        await self.prepare()
+        for step in self.script(self.drills.drill(request.task_id), request):
             rendered = renderer.render(step)
             if rest < len(rendered):
                 return self._complete(rendered[rest:], settings)
