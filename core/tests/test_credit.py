@@ -110,5 +110,5 @@ def test_an_algorithm_that_gives_no_usable_numbers_is_named(values):
 
 
 def test_an_algorithm_that_raises_is_attributed_to_its_plugin():
-    with pytest.raises(PluginFault, match="test/plain raised ZeroDivisionError"):
+    with pytest.raises(PluginFault, match=r"test/plain \(algorithms\) raised ZeroDivisionError"):
         episode_advantages((GROUP,), _algorithm(lambda rewards, config: [1 / 0]), CreditRule())

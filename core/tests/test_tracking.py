@@ -144,7 +144,7 @@ def test_a_broken_tracker_is_attributed_counted_and_stops_nobody():
     (news,) = [event for event in whole.seen if event not in told]
     assert isinstance(news, events.FaultRecorded)
     assert news.fault == Fault("tracker", "a/broken", str(news.fault.error))
-    assert "a/broken raised ZeroDivisionError: tracker bug" in news.fault.error
+    assert "a/broken (trackers) raised ZeroDivisionError: tracker bug" in news.fault.error
     assert news.time_s == told[0].time_s
     assert [event for event in whole.seen if event is not news] == told
     assert whole.closed == 1

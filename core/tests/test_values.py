@@ -188,10 +188,10 @@ def test_auxiliaries_that_could_outweigh_the_outcome_are_found():
 
 
 def test_the_boundary_attributes_plain_exceptions_once():
-    with pytest.raises(PluginFault) as caught, boundary("tool", "p/t"), boundary("tool", "inner/t"):
+    with pytest.raises(PluginFault) as caught, boundary("tools", "p/t"), boundary("tools", "inner/t"):
         raise KeyError("x")
-    assert (caught.value.kind, caught.value.plugin) == ("tool", "inner/t")
-    with pytest.raises(SandboxGone), boundary("tool", "p/t"):
+    assert (caught.value.kind, caught.value.plugin) == ("tools", "inner/t")
+    with pytest.raises(SandboxGone), boundary("tools", "p/t"):
         raise SandboxGone("gone")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from composer_core.assembly import Assembly
+from composer_core.assembly import SINGLE, Assembly
 from composer_core.capabilities import unknown
 from composer_core.config import RlStage, RunConfig, SftStage
 from composer_core.errors import CheckError
@@ -42,7 +42,7 @@ def _capabilities(assembly: Assembly) -> Iterator[Problem]:
         entry = assembly.entry(kind)
         if entry and capability not in entry.spec.capabilities:
             yield Problem(
-                where=f"{kind[:-1]}.use",
+                where=f"{SINGLE[kind]}.use",
                 message=f"{entry.id} does not offer {capability}, which {why} needs",
                 fix=f"choose another component of kind {kind}",
             )

@@ -91,7 +91,7 @@ def episode_advantages(
 
 
 def _group_advantages(group: GroupRewards, algorithm: Algorithm, rewards: Sequence[float]) -> list[float]:
-    with boundary("algorithm", algorithm.id):
+    with boundary("algorithms", algorithm.id):
         values = [float(value) for value in algorithm.advantage(rewards, algorithm.config)]
     if len(values) != len(rewards) or not all(math.isfinite(value) for value in values):
         raise TrainerError(

@@ -67,7 +67,7 @@ class EpisodeParts:
     def blame(self, kind: str, name: str = "") -> AbstractContextManager[None]:
         """The edge to a component: what it raises carries its id."""
         key = f"{kind}/{name}" if name else kind
-        return boundary(kind[:-1], self.ids.get(key, key))
+        return boundary(kind, self.ids.get(key, key))
 
 
 @define
@@ -344,7 +344,7 @@ def _void(episode: _Episode, error: ComposerError) -> Trace:
 def _cause(error: ComposerError) -> str:
     """Which part of the host was at fault."""
     kind = error.kind if isinstance(error, PluginFault) else ""
-    if isinstance(error, SandboxError) or kind.startswith("sandbox"):
+    if isinstance(error, SandboxError) or kind == "sandboxes":
         return "sandbox"
     return "sampler" if isinstance(error, SamplerError) or kind == "samplers" else "host"
 

@@ -162,6 +162,8 @@ class BackendError(SandboxError):
 def boundary(kind: str, plugin: str) -> Iterator[None]:
     """Attribute a plugin's plain exception to `plugin` (a "plugin/name" id or a plugin name) once, at the edge.
 
+    `kind` is a kind of the registry ("tools"), or "hook" or "episode".
+
     Raises:
         PluginFault: from any exception that is not of this module's tree. Cancellation and exits pass through.
     """
@@ -170,7 +172,7 @@ def boundary(kind: str, plugin: str) -> Iterator[None]:
     except (ComposerError, asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except Exception as error:
-        text = f"{kind} {plugin} raised {type(error).__name__}: {error}"
+        text = f"{plugin} ({kind}) raised {type(error).__name__}: {error}"
         raise PluginFault(text, kind=kind, plugin=plugin) from error
 
 

@@ -247,7 +247,7 @@ class Sandbox:
         raise Unsupported(f"sandboxes of {self.plugin} offer no {protocol.__name__}", who=self.plugin)
 
     async def _call(self, call: Awaitable[T]) -> T:
-        with boundary("sandbox", self.plugin):
+        with boundary("sandboxes", self.plugin):
             return await call
 
 
@@ -281,7 +281,7 @@ class Sandboxes:
         self._trees: dict[TreeRef, Tree] = {}
 
     async def probe(self) -> frozenset[str]:
-        with boundary("sandbox", self.plugin):
+        with boundary("sandboxes", self.plugin):
             return await self.provider.probe()
 
     async def template(self, spec: TemplateSpec) -> TemplateRef:
@@ -293,7 +293,7 @@ class Sandboxes:
         return await asyncio.shield(task)
 
     async def _prepare(self, spec: TemplateSpec) -> TemplateRef:
-        with boundary("sandbox", self.plugin):
+        with boundary("sandboxes", self.plugin):
             return await self.provider.prepare(spec, self.tree(spec.workspace))
 
     def tree(self, ref: TreeRef) -> Tree:
@@ -327,7 +327,7 @@ class Sandboxes:
 
     async def _one(self, spec: TemplateSpec) -> SandboxBackend:
         template = await self.template(spec)
-        with boundary("sandbox", self.plugin):
+        with boundary("sandboxes", self.plugin):
             (child,) = await self.provider.create(template, 1)
         if isinstance(child, Failed):
             kind: type[SandboxError] = NoCapacity if child.retryable else BackendError
@@ -349,7 +349,7 @@ class Sandboxes:
             task.cancel()
         await asyncio.gather(*self._templates.values(), return_exceptions=True)
         self._templates.clear()
-        with boundary("sandbox", self.plugin):
+        with boundary("sandboxes", self.plugin):
             await self.provider.close()
 
 

@@ -76,7 +76,7 @@ class Reward:
         Raises:
             GradingError, SandboxError, PluginFault: the grader failed; the episode is void.
         """
-        with boundary("reward", self.id):
+        with boundary("rewards", self.id):
             given = {name: self.config if name == "config" else available[name] for name in self.wants}
             value = await _call(self.function, given)
             if isinstance(value, Sequence):
@@ -85,7 +85,7 @@ class Reward:
 
     async def score_group(self, traces: Sequence[Trace], available: Mapping[str, Any]) -> list[Score]:
         """One score for each member of a group."""
-        with boundary("reward", self.id):
+        with boundary("rewards", self.id):
             given = {name: self.config if name == "config" else available[name] for name in self.wants - {"group"}}
             if "group" in self.wants:
                 given["group"] = tuple(traces)

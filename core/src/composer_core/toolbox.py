@@ -107,7 +107,7 @@ class Toolbox:
         started = time.perf_counter()
         fault = None
         try:
-            with boundary("tool", tool.id):
+            with boundary("tools", tool.id):
                 arguments = bind(tool.spec, call.arguments)
                 output = await call_tool(tool.spec, tool.function, evolve(context, config=tool.config), arguments)
             text, ok, problem = output.text, output.ok, None if output.ok else "tool"

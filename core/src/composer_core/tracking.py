@@ -173,7 +173,7 @@ class Trackers:
 
     def _guarded(self, name: str, action: Callable[[], None]) -> Exception | None:
         try:
-            with boundary("tracker", name):
+            with boundary("trackers", name):
                 action()
         except Exception as fault:
             self.failures[name] += 1

@@ -169,7 +169,7 @@ class Engine:
 
     def _loss(self, plan: Plan, inputs: ObjectiveInputs) -> torch.Tensor:
         who = plan.algorithm.id if plan.algorithm else "policy/nll"
-        with boundary("algorithm", who):
+        with boundary("algorithms", who):
             loss_T: torch.Tensor = plan.objective(inputs, plan.algorithm.config if plan.algorithm else None)
         if loss_T.shape != inputs.logp_T.shape:
             raise TrainerError(
