@@ -29,6 +29,7 @@ def refused(process, *words):
         ('sampler.use="fakes/nothing"', ["sampler.use"]),
         ("rewards=[]", ["0 rewards decide the verdict"]),
         ("evaluations.main.tasks=1000", ["evaluations.main.tasks", "1000"]),
+        ("evaluations=[{name='a',split='held_out'},{name='a',split='held_out'}]", ["two evaluations have one name"]),
         ("samplers.unused={use='fakes/learner'}", ["no stage or evaluation uses this sampler"]),
     ],
 )

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from composer_core.tracking import read_events
 
 COMPOSER_RUN = [sys.executable, "-m", "composer_core.cli"]
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,7 +24,8 @@ KILLS = 12 if os.environ.get("COMPOSER_SOAK") else 4
 
 def final(run):
     commit = json.loads((run / "commit.json").read_text())
-    return commit["weights"]["version"], commit["weights"]["sha256"], commit["checksums"]
+    sets = {path.name: json.loads(path.read_text())["rows"] for path in sorted((run / "evaluations").glob("*.json"))}
+    return commit["weights"]["version"], commit["weights"]["sha256"], commit["checksums"], sets
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +59,50 @@ def test_interrupted_at_random_points_it_ends_with_identical_weights(uninterrupt
         command = ["train", "--resume", str(run)]
     assert kills == KILLS
     assert final(run) == final(uninterrupted)
+
+
+def test_attempts_of_an_interrupted_evaluation_are_not_run_again(uninterrupted, composer_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    expected = final(run)
+    (run / "summary.json").unlink()
+    (run / "evaluations" / "after-main.json").unlink()
+    rows = (run / "evaluations" / "after.jsonl").read_text().splitlines(keepends=True)
+    (run / "evaluations" / "after.jsonl").write_text("".join(rows[:20]) + rows[20][:5])  # killed while writing
+    ended = sum(event.get("purpose") == "after/main" for event in read_events(run))
+    resumed = composer_run("train", "--resume", run)
+    assert resumed.returncode == 0, resumed.stderr
+    assert sum(event.get("purpose") == "after/main" for event in read_events(run)) - ended == 24 - 20
+    assert final(run) == expected
+
+
+def test_an_evaluation_interrupted_after_its_commit_is_made_up_for(uninterrupted, composer_run, tmp_path):
+    """Kill right after a commit: the step is in it and its evaluation is not."""
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [*COMPOSER_RUN, "train", FAKES, "--run-dir", str(run), *SLOW], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            commit = _commit(run)
+            if commit and commit["stage"] == 2 and commit["step"] == 2:
+                break
+        process.kill()
+    finally:
+        process.wait()
+    for name in ("step-2-main.json", "step-2.jsonl"):  # whatever it had managed to measure
+        (run / "evaluations" / name).unlink(missing_ok=True)
+    assert _commit(run)["step"] == 2
+    assert composer_run("train", "--resume", run).returncode == 0
+    assert final(run) == final(uninterrupted)
+
+
+def _commit(run):
+    try:
+        return json.loads((run / "commit.json").read_text())
+    except FileNotFoundError:
+        return None
 
 
 def test_a_finished_run_stays_as_it_is(uninterrupted, composer_run):

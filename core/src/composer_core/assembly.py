@@ -111,6 +111,9 @@ class Assembly:
         names = [choice.stage.name for choice in self.config.stages]
         if len(set(names)) != len(names):
             raise ConfigError("two stages have one name", where="stages", found=", ".join(names))
+        sets = [set_.name for set_ in self.config.evaluations]
+        if len(set(sets)) != len(sets):
+            raise ConfigError("two evaluations have one name", where="evaluations", found=", ".join(sets))
         return [settings_for(cls, choice.settings, f"stages.{choice.stage.name}") for choice in self.config.stages]
 
     # --- building ---
@@ -157,7 +160,7 @@ class Assembly:
         return self._built[kind]
 
     def _make(self, entry: Entry, config: Any, factory: Any, *, closes: bool = True) -> Any:
-        with boundary(SINGLE.get(entry.spec.kind, entry.spec.kind[:-1]), entry.id):
+        with boundary(entry.spec.kind, entry.id):
             made = resolve(factory)(config, self.build_context())
         if closes:
             self._order.append((entry.id, made))
@@ -177,7 +180,7 @@ class Assembly:
     def _policy(self) -> Any:
         entry, config = self.entry("models"), self.settings("models")
         assert entry is not None and isinstance(entry.spec, ModelSpec)
-        with boundary("model", entry.id):
+        with boundary("models", entry.id):
             return resolve(entry.spec.policy)(config, self.build_context())
 
     def export_model(self, weights: Path, folder: Path) -> bool:
@@ -186,7 +189,7 @@ class Assembly:
         assert entry is not None and isinstance(entry.spec, ModelSpec)
         if entry.spec.export is None:
             return False
-        with boundary("model", entry.id):
+        with boundary("models", entry.id):
             resolve(entry.spec.export)(self.settings("models"), self.build_context(), weights, folder)
         return True
 
@@ -238,7 +241,7 @@ class Assembly:
             assert isinstance(entry.spec, ToolSpec)
             given = self.config.tools.settings.get(entry.id, {})
             config: Any = settings_for(entry.spec.config, given, f'tools.settings."{entry.id}"')
-            with boundary("tool", entry.id):
+            with boundary("tools", entry.id):
                 tools.append(Tool.of(entry.id, entry.spec, resolve(entry.spec.function), config))
         return tools
 
@@ -260,7 +263,7 @@ class Assembly:
         made = []
         for choice, entry, config in self._reward_choices():
             assert isinstance(entry.spec, RewardSpec)
-            with boundary("reward", entry.id):
+            with boundary("rewards", entry.id):
                 function = resolve(entry.spec.function)
             reward = Reward(entry.id, entry.version, entry.spec, function, config, float(choice.weight))
             _ = reward.wants

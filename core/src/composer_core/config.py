@@ -140,7 +140,7 @@ class EvaluationSet:
     def conditions(self) -> str:
         """Names how an attempt goes: two sets of the same conditions ask for the same attempts of a task."""
         blank = "-blank" if self.observations == "blank" else ""
-        return f"{self.sampler}-t{self.temperature:g}{blank}"
+        return f"{self.sampler}-t{self.temperature!r}{blank}"
 
 
 @frozen

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
 
 from composer_core import statistics
 from composer_core.config import EvaluationSet, limits_for
-from composer_core.events import EpisodeEnded, Event
-from composer_core.protocols import Executor
+from composer_core.errors import ConfigError
 from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Sampling, SlotKey, Task
 
 BEST_OF = 8
@@ -38,37 +37,50 @@ class Evaluation:
         return {"name": self.name, "moment": self.moment, "rows": self.rows, "metrics": self.metrics}
 
 
-Attempts = dict[SlotKey, "asyncio.Task[EpisodeResult]"]
+Run = Callable[[EpisodeRequest, str], Awaitable[EpisodeResult]]
+"""Runs one attempt; the text is its purpose, "moment/set"."""
 
 
 async def evaluate(
-    set_: EvaluationSet,
+    sets: Sequence[EvaluationSet],
     moment: str,
-    tasks: Sequence[Task],
-    executor: Executor,
-    shared: Attempts,
-    *,
+    tasks_of: Callable[[str], Sequence[Task]],
+    run: Run,
     run_seed: int,
     limits: Mapping[str, Any],
-    emit: Callable[[Event], None] = lambda event: None,
-) -> Evaluation:
-    """Run every attempt of a set that is not in `shared`, and add it; void ones are left out of the rates."""
-    requests = [
-        request_for(task, SlotKey(task.id, attempt, f"eval-{set_.conditions}", moment), run_seed, limits, set_)
-        for task in tasks
-        for attempt in range(set_.attempts)
+) -> list[Evaluation]:
+    """All sets of a moment side by side: the last slow episodes of one would leave the samplers idle.
+
+    Raises:
+        ConfigError: a split has fewer tasks than a set asks for.
+    """
+    plans = [_requests(set_, moment, tasks_of(set_.split), run_seed, limits) for set_ in sets]
+    wanted: dict[SlotKey, tuple[EpisodeRequest, str]] = {}
+    for set_, plan in zip(sets, plans, strict=True):
+        for request in plan:
+            wanted.setdefault(request.key, (request, f"{moment}/{set_.name}"))
+    results = await gather_all([run(request, purpose) for request, purpose in wanted.values()])
+    by_key = dict(zip(wanted, results, strict=True))
+    return [
+        Evaluation(set_.name, moment, *summarize([by_key[request.key] for request in plan], run_seed))
+        for set_, plan in zip(sets, plans, strict=True)
     ]
 
-    async def one(request: EpisodeRequest) -> EpisodeResult:
-        result = await executor.submit(request)
-        emit(EpisodeEnded(result=result, purpose=f"{moment}/{set_.name}"))
-        return result
 
-    for request in requests:
-        if request.key not in shared:
-            shared[request.key] = asyncio.create_task(one(request))
-    results = await gather_all([shared[request.key] for request in requests])
-    return Evaluation(set_.name, moment, *summarize(results, run_seed))
+def _requests(
+    set_: EvaluationSet, moment: str, tasks: Sequence[Task], run_seed: int, limits: Mapping[str, Any]
+) -> list[EpisodeRequest]:
+    if len(tasks) < set_.tasks:
+        raise ConfigError(
+            f"split {set_.split!r} has {len(tasks)} tasks",
+            where=f"evaluations.{set_.name}.tasks",
+            found=str(set_.tasks),
+        )
+    return [
+        request_for(task, SlotKey(task.id, attempt, f"eval-{set_.conditions}", moment), run_seed, limits, set_)
+        for task in tasks[: set_.tasks]
+        for attempt in range(set_.attempts)
+    ]
 
 
 async def gather_all(work: Sequence[Any]) -> list[Any]:

@@ -78,6 +78,8 @@ class GroupScored(Event):
     group: str
     task_id: str
     rewards: tuple[float, ...]
+    episodes: tuple[str, ...] = ()
+    """Ids of the valid members, in the order of the rewards."""
     group_scores: tuple[tuple[Score, ...], ...] = ()
     """Of each valid member, what rewards of scope "group" gave it; its trace holds the others."""
     voids: int = 0

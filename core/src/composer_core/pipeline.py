@@ -20,7 +20,7 @@ from composer_core.assembly import Assembly
 from composer_core.batches import epoch_order, pretrain_windows, sequences_of
 from composer_core.config import EvaluationSet, PretrainStage, RlStage, RunConfig, SftStage, Stage
 from composer_core.errors import ConfigError, StoreError
-from composer_core.evaluate import Attempts, Evaluation, evaluate, gather_all, request_for
+from composer_core.evaluate import Evaluation, Run, evaluate, gather_all, request_for
 from composer_core.events import (
     CheckpointSaved,
     EpisodeEnded,
@@ -32,12 +32,13 @@ from composer_core.events import (
     StepEnded,
     WeightsPublished,
 )
+from composer_core.executor import result_of
 from composer_core.protocols import Executor, Trainer
 from composer_core.rollouts import RlLoop, RlParts, ledger_for
 from composer_core.rundir import Commit, RunDir, checksums, sha256_of
 from composer_core.summary import Meter, summarize_run
 from composer_core.traces import decode
-from composer_core.types import EpisodeResult, SlotKey, StepStats, Trace, TrainBatch, WeightsRef
+from composer_core.types import EpisodeRequest, EpisodeResult, SlotKey, StepStats, Trace, TrainBatch, WeightsRef
 
 
 @define
@@ -192,7 +193,7 @@ class Pipeline:
             self._report_step(stage, ledger.step, stats)
             self.meter.rl_step(stats.metrics)
             last = ledger.step == stage.steps
-            look = bool(stage.evaluate_every) and ledger.step % stage.evaluate_every == 0 and not last
+            look = _looks(stage, ledger.step)
             if last or look or ledger.step % self.config.checkpoints.every_steps == 0:  # `best` names a checkpoint
                 await self._commit(index, ledger.step, ledger=ledger.to_json(), version=ledger.version)
             else:
@@ -205,6 +206,8 @@ class Pipeline:
             return
         if self.commit is None or self.commit.stage < index:  # a resumed run must find this stage's ledger
             await self._commit(index, 0, ledger=ledger.to_json(), version=ledger.version, publish=False)
+        if _looks(stage, ledger.step):  # a resumed run may have been interrupted while it looked
+            await self._evaluate("during", at=f"step-{ledger.step}")
         await RlLoop(parts, ledger, after_step).run()
 
     async def _roll_out_only(self, ledger: Any, parts: RlParts) -> None:
@@ -280,42 +283,41 @@ class Pipeline:
     # --- evaluation ---
 
     async def _evaluate(self, when: str, at: str | None = None) -> None:
-        """Every set of a moment, side by side: the last slow episodes of one would leave the samplers idle."""
-        sets = [set_ for set_ in self.config.evaluations if when in set_.when]
+        """Every set of a moment: what was written down, the rest measured now."""
         moment = at or when
+        names = {
+            set_: f"evaluations/{moment}-{set_.name}.json" for set_ in self.config.evaluations if when in set_.when
+        }
+        known = {set_: self.run_dir.read_json(name) for set_, name in names.items()}
+        missing = [set_ for set_, data in known.items() if data is None]
+        tasks_of, limits = self.assembly.get("tasks").tasks, self.config.limits
+        found = await evaluate(missing, moment, tasks_of, self._attempts(moment), self.config.seed, limits)
+        for set_, measured in zip(missing, found, strict=True):
+            self.run_dir.write_json(names[set_], measured.to_json())
+            known[set_] = measured.to_json()
         step = self.commit.step if self.commit else 0
-        shared: Attempts = {}
-        measured = await gather_all([self._found(set_, moment, shared) for set_ in sets])
-        for set_, found in zip(sets, measured, strict=True):
-            self.evaluations[moment, set_.name] = found
-            self.emit(Evaluated(name=f"{moment}/{set_.name}", step=step, metrics=found.metrics))
-            self._keep_best(set_, found)
+        for set_, data in known.items():
+            self.evaluations[moment, set_.name] = evaluation = Evaluation(**data)
+            self.emit(Evaluated(name=f"{moment}/{set_.name}", step=step, metrics=evaluation.metrics))
+            self._keep_best(set_, evaluation)
 
-    async def _found(self, set_: EvaluationSet, moment: str, shared: Attempts) -> Evaluation:
-        """What was written down, or else measured now."""
-        name = f"evaluations/{moment}-{set_.name}.json"
-        known = self.run_dir.read_json(name)
-        if known is not None:
-            return Evaluation(**known)
-        tasks = self.assembly.get("tasks").tasks(set_.split)[: set_.tasks]
-        if len(tasks) < set_.tasks:
-            raise ConfigError(
-                f"split {set_.split!r} has {len(tasks)} tasks",
-                where=f"evaluations.{set_.name}.tasks",
-                found=str(set_.tasks),
-            )
-        found = await evaluate(
-            set_,
-            moment,
-            tasks,
-            self._executor,
-            shared,
-            run_seed=self.config.seed,
-            limits=self.config.limits,
-            emit=self._emit_metered,
-        )
-        self.run_dir.write_json(name, found.to_json())
-        return found
+    def _attempts(self, moment: str) -> Run:
+        """Runs attempts that are not on disk yet; each that ends is written down."""
+        path = self.run_dir.path / "evaluations" / f"{moment}.jsonl"
+        have = {row["id"]: row["trace"] for row in self.run_dir.lines(path)}
+        store = self.assembly.get("stores")
+
+        async def run(request: EpisodeRequest, purpose: str) -> EpisodeResult:
+            done = have.get(request.key.episode_id)
+            if done:
+                return result_of(decode(store.get(done)))
+            result: EpisodeResult = await self._executor.submit(request)
+            self._emit_metered(EpisodeEnded(result=result, purpose=purpose))
+            if result.trace:
+                self.run_dir.append(path, [{"id": request.key.episode_id, "trace": result.trace.uri}])
+            return result
+
+        return run
 
     def _keep_best(self, set_: EvaluationSet, found: Evaluation) -> None:
         """Remember the commit with the best rate of the sets that are run during training."""
@@ -363,6 +365,11 @@ class Pipeline:
             {**self._executor.stats(), **self.assembly.get("sandboxes").stats()},
             self.resumed.number if self.resumed else None,
         )
+
+
+def _looks(stage: RlStage, step: int) -> bool:
+    """Whether the policy is evaluated after this step; after the last one the run's own evaluation follows."""
+    return bool(stage.evaluate_every) and 0 < step < stage.steps and step % stage.evaluate_every == 0
 
 
 def open_run(path: Path) -> tuple[RunDir, dict[str, Any], Commit | None]:

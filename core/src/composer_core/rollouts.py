@@ -88,6 +88,8 @@ class RlLoop:
     _running: dict[asyncio.Task[EpisodeResult], Issue] = field(factory=dict)
     _by_id: dict[str, Task] = field(init=False)
     _last_step: float = field(factory=time.perf_counter)
+    _ended: int = 0
+    """Episodes that ended in this process since the last step."""
 
     def __attrs_post_init__(self) -> None:
         self._by_id = {task.id: task for task in self.parts.tasks}
@@ -128,6 +130,7 @@ class RlLoop:
         for task in done & set(self._running):
             issue = self._running.pop(task)
             result: EpisodeResult = task.result()
+            self._ended += 1
             self.parts.emit(EpisodeEnded(result=result, purpose=self.parts.stage.name))
             for fault in result.faults:
                 self.parts.emit(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
@@ -153,7 +156,7 @@ class RlLoop:
             "step_s": time.perf_counter() - self._last_step,
             "skipped": float(stats.skipped),
         }
-        self._last_step = time.perf_counter()
+        self._last_step, self._ended = time.perf_counter(), 0
         return attrs.evolve(stats, metrics=metrics)
 
     def _traces(self, group: Group) -> list[Trace]:
@@ -172,6 +175,7 @@ class RlLoop:
                 group=group.id,
                 task_id=group.task_id,
                 rewards=tuple(rewards),
+                episodes=tuple(trace.key.episode_id for trace in traces),
                 group_scores=scores,
                 voids=len(group.slots) - len(rewards),
             )
@@ -209,8 +213,7 @@ class RlLoop:
             "best_of_group": statistics.mean([max(row) for row in rewards if row]),
             "flat_share": statistics.mean([float(len(set(row)) <= 1) for row in rewards]),
             "void_share": counters["void"] / max(1, ended),
-            "episodes_per_s": sum(len(group.slots) for group in groups)
-            / max(1e-9, time.perf_counter() - self._last_step),
+            "episodes_per_s": self._ended / max(1e-9, time.perf_counter() - self._last_step),
             **means(valid),
         }
 

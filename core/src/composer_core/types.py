@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from attrs import Factory, evolve, frozen
+from attrs import Factory, frozen
 
 from composer_core.columns import Column
 from composer_core.trees import Patch, Tree, TreeRef
@@ -294,9 +294,6 @@ class Trace:
         """Version of the oldest trained token; None when nothing was sampled."""
         versions = [value for branch in self.branches for value, _ in branch.versions if value >= 0]
         return min(versions, default=None)
-
-    def graded(self, verdict: Verdict, scores: tuple[Score, ...]) -> Trace:
-        return evolve(self, verdict=verdict, scores=scores)
 
 
 @frozen

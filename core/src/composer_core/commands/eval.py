@@ -14,9 +14,10 @@ from composer_core.assembly import Assembly
 from composer_core.cli import Options
 from composer_core.commands.common import assemble, load_run, run_async, run_file
 from composer_core.errors import ConfigError
-from composer_core.evaluate import Attempts, evaluate
+from composer_core.evaluate import evaluate
 from composer_core.pipeline import open_run, same_tokenizer
 from composer_core.rundir import Commit
+from composer_core.types import EpisodeRequest, EpisodeResult
 
 
 @click.command(name="eval")
@@ -53,16 +54,14 @@ async def _evaluate(assembly: Assembly, run: Path, commit: Commit, only: tuple[s
         await executor.start()
         same_tokenizer(assembly, commit, run)
         await assembly.get("samplers")["policy"].load(commit.weights, run.resolve() / commit.weights.uri)
-        shared: Attempts = {}
-        found = {}
-        for set_ in assembly.config.evaluations:
-            if only and set_.name not in only:
-                continue
-            tasks = assembly.get("tasks").tasks(set_.split)[: set_.tasks]
-            result = await evaluate(
-                set_, "eval", tasks, executor, shared, run_seed=assembly.config.seed, limits=assembly.config.limits
-            )
-            found[set_.name] = result.metrics
-        return found
+        sets = [set_ for set_ in assembly.config.evaluations if not only or set_.name in only]
+        tasks_of, config = assembly.get("tasks").tasks, assembly.config
+
+        async def attempt(request: EpisodeRequest, purpose: str) -> EpisodeResult:
+            result: EpisodeResult = await executor.submit(request)
+            return result
+
+        found = await evaluate(sets, "eval", tasks_of, attempt, config.seed, config.limits)
+        return {one.name: one.metrics for one in found}
     finally:
         await assembly.close()
