@@ -30,6 +30,8 @@ def refused(process, *words):
         ("rewards=[]", ["0 rewards decide the verdict"]),
         ("evaluations.main.tasks=1000", ["evaluations.main.tasks", "1000"]),
         ("evaluations=[{name='a',split='held_out'},{name='a',split='held_out'}]", ["two evaluations have one name"]),
+        ("limits.banana=3", ["unknown key banana", "limits"]),
+        ("stages.rl.stepz=3", ["unknown key stepz", "stages.rl", "did you mean 'steps'"]),
         ("samplers.unused={use='fakes/learner'}", ["no stage or evaluation uses this sampler"]),
     ],
 )
@@ -40,6 +42,11 @@ def test_a_bad_setting_is_refused(composer_run, tmp_path, override, words):
 def test_a_misspelt_kernel_is_refused_by_check(composer_run):
     process = composer_run("check", QUICKSTART, "--set", "model.experts.kernel='hf/sorted-expert'")
     refused(process, "model.experts.kernel", "did you mean 'hf/sorted-experts'")
+
+
+def test_a_module_that_is_not_in_the_library_is_refused_by_check(composer_run):
+    process = composer_run("check", QUICKSTART, "--set", "tasks.modules=['number']")
+    refused(process, "tasks.modules", "no module 'number'", "did you mean 'numbers_'")
 
 
 def test_a_component_asked_for_what_it_cannot_do_is_refused(composer_run, tmp_path):
@@ -129,10 +136,7 @@ def test_a_run_folder_that_holds_a_run_is_never_overwritten(composer_run, tmp_pa
 
 
 def test_resuming_what_is_no_run_is_refused(composer_run, tmp_path):
-    process = composer_run("train", "--resume", tmp_path)
-    assert process.returncode != 0
-    assert "no run to resume" in process.stderr
-    assert "Traceback" not in process.stderr
+    refused(composer_run("train", "--resume", tmp_path), "no run to resume", "--run-dir")
 
 
 def test_a_damaged_checkpoint_is_refused(composer_run, tmp_path):

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 from attrs import Factory, define, field
 
-from composer_core.config import Component, RewardChoice, RlStage, RunConfig, settings_for
+from composer_core.config import Component, RewardChoice, RlStage, RunConfig, limits_for, settings_for
 from composer_core.episode import EpisodeParts
-from composer_core.errors import ConfigError, boundary
+from composer_core.errors import ConfigError, boundary, did_you_mean
 from composer_core.events import Event
 from composer_core.hookspecs import RunView
 from composer_core.protocols import Algorithm, BuildContext
@@ -36,6 +37,7 @@ from composer_core.registry import Entry, Registry
 from composer_core.sandbox import Sandboxes
 from composer_core.scoring import Reward
 from composer_core.toolbox import Tool, Toolbox
+from composer_core.types import Limits
 
 SINGLE = {
     "tasks": "tasks",
@@ -99,6 +101,7 @@ class Assembly:
             entry = self.registry.find("samplers", choice.use, where=f"samplers.{name}.use")
             settings_for(entry.spec.config, choice.settings, f"samplers.{name}")
         self.stage_settings()
+        limits_for(Limits(), self.config.limits)
         self._kernel_entry()
         records = {kind: ((entry.id, entry.spec),) for kind in SINGLE if (entry := self.entry(kind))}
         return RunView(self.config, chosen, records)
@@ -114,6 +117,11 @@ class Assembly:
         sets = [set_.name for set_ in self.config.evaluations]
         if len(set(sets)) != len(sets):
             raise ConfigError("two evaluations have one name", where="evaluations", found=", ".join(sets))
+        for choice in self.config.stages:
+            own = {field.name for kind in (type(choice.stage), cls) for field in attrs.fields(kind)}
+            for key in sorted(set(choice.settings) - own):
+                where = f"stages.{choice.stage.name}"
+                raise ConfigError(f"unknown key {key}", where=where, fix=did_you_mean(key, own))
         return [settings_for(cls, choice.settings, f"stages.{choice.stage.name}") for choice in self.config.stages]
 
     # --- building ---

@@ -19,7 +19,7 @@ from attrs import define, field
 from composer_core.assembly import Assembly
 from composer_core.batches import epoch_order, pretrain_windows, sequences_of
 from composer_core.config import EvaluationSet, PretrainStage, RlStage, RunConfig, SftStage, Stage
-from composer_core.errors import ConfigError, StoreError
+from composer_core.errors import ConfigError
 from composer_core.evaluate import Evaluation, Run, evaluate, gather_all, request_for
 from composer_core.events import (
     CheckpointSaved,
@@ -376,12 +376,18 @@ def open_run(path: Path) -> tuple[RunDir, dict[str, Any], Commit | None]:
     """An existing run folder, for resuming.
 
     Raises:
-        StoreError: there is no run, or its last commit is damaged.
+        ConfigError: there is no run.
+        StoreError: its last commit is damaged.
     """
     run_dir = RunDir(path)
     config = run_dir.read_json("config.json")
     if config is None:
-        raise StoreError("no run to resume", where=str(path), expected="a folder with config.json")
+        raise ConfigError(
+            "no run to resume",
+            where=str(path),
+            expected="a folder with config.json",
+            fix="name the folder that train was given as --run-dir, or runs/NAME",
+        )
     return run_dir, config, run_dir.last_commit()
 
 

@@ -112,7 +112,7 @@ def select(
             continue
         if name not in installed:
             hint = did_you_mean(name, installed)
-            fix = f"{hint}; if it is not installed: pip install composer-plugin-{name}"
+            fix = f"{hint}; a plugin is an installed distribution with an entry point in the group {GROUP!r}"
             raise PluginError(f"plugin {name!r} is not installed", where="plugins", found=name, fix=fix)
         chosen.append(installed[name])
     return chosen

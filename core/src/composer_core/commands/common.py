@@ -72,8 +72,8 @@ def restructure(data: dict[str, Any], where: Path) -> RunConfig:
     return structure(clean, str(where))
 
 
-def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end; SIGINT and SIGTERM cancel it once and let it clean up.
+def run_async(main: Callable[[], Coroutine[Any, Any, T]], go_on: str = "") -> T:
+    """Run a coroutine to its end; SIGINT and SIGTERM cancel it once and let it clean up; `go_on` says how to resume.
 
     Raises:
         RunInterrupted: a signal arrived; what was committed and journaled is on disk.
@@ -95,7 +95,7 @@ def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except asyncio.CancelledError:
             if not received:
                 raise
-            raise RunInterrupted(f"stopped by {received[0]}; resume it with --resume RUN_DIR") from None
+            raise RunInterrupted("; ".join([f"stopped by {received[0]}", *([go_on] if go_on else [])])) from None
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)

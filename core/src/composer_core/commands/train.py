@@ -57,7 +57,10 @@ def command(
         folder, commit = RunDir(run_dir or Path("runs") / config.name), None
     else:
         raise ConfigError("say what to run", fix="composer-run train RUN.toml, or --resume RUN_DIR")
-    run_async(lambda: train(config, plugins, folder, commit, resumed=bool(resume), rollouts_only=rollouts_only))
+    run_async(
+        lambda: train(config, plugins, folder, commit, resumed=bool(resume), rollouts_only=rollouts_only),
+        go_on=f"resume it with: composer-run train --resume {folder.path}",
+    )
 
 
 async def train(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
-from composer_core import SamplerSpec, TaskSpec, hookimpl
+from composer_core import Problem, RunView, SamplerSpec, TaskSpec, hookimpl
+from composer_core.errors import did_you_mean
+from composer_plugin_drills.catalog import workspace_name
 from composer_plugin_drills.config import DemonstratorConfig, DrillsConfig, GuesserConfig
 
 COMPOSER_API = 1
+LIBRARY = Path(__file__).parent / "library"
 
 
 @hookimpl
@@ -18,6 +22,16 @@ def composer_tasks() -> Iterable[TaskSpec]:
         factory="composer_plugin_drills.tasks:build",
         config=DrillsConfig,
     )
+
+
+@hookimpl
+def composer_check(run: RunView) -> Iterable[Problem]:
+    for name, config in run.settings.get("tasks", ()):
+        if name == "drills/drills":
+            known = {workspace_name(path.stem) for path in LIBRARY.glob("*.py") if path.name != "__init__.py"}
+            for module in config.modules:
+                if module not in known:
+                    yield Problem("tasks.modules", f"no module {module!r}", did_you_mean(module, known))
 
 
 @hookimpl
