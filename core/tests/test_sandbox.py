@@ -114,7 +114,7 @@ def test_a_plain_exception_is_attributed_once_and_a_typed_one_passes() -> None:
         sandbox = await node(MemoryProvider({"broken": broken}))[1].create(VIEW)
         with pytest.raises(PluginFault, match="ZeroDivisionError") as found:
             await sandbox.exec(["broken"])
-        assert (found.value.kind, found.value.plugin) == ("sandbox", "fakes/memory")
+        assert (found.value.kind, found.value.plugin) == ("sandboxes", "fakes/memory")
         with pytest.raises(PathError):
             await sandbox.read("../x")
 
