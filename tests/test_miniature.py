@@ -1,6 +1,6 @@
 """A one-seed miniature of the main job, with its own bar: RL on verdicts of real test runs solves more held-out bugs.
 
-The same run file with fewer steps, about five minutes on two cores; the main job's gates take three seeds
+The same run file with fewer steps, five to eight minutes on two cores; the main job's gates take three seeds
 (`make bench-quickstart`).
 """
 
