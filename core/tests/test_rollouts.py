@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import attrs
+
 from composer_core.config import RlStage
 from composer_core.events import GroupScored
 from composer_core.records import RewardSpec
@@ -54,17 +56,8 @@ class World:
             self.journaled_while_publishing += entries
 
 
-def test_nothing_is_admitted_or_journaled_between_a_step_and_its_publication() -> None:
-    world: Any = World()
-    stage = RlStage(name="rl", steps=6, groups_per_step=2, group_size=2, max_staleness=1)
-    ledger = ledger_for(stage, TASKS, seed=1, deterministic=False)
-    versions: dict[str, int] = {}
-
-    async def publish(stats: StepStats) -> None:
-        world.publishing = True
-        await asyncio.sleep(0.02)  # many episodes end meanwhile
-        world.published, world.publishing = ledger.version, False
-
+def parts_of(world: Any, stage: RlStage, **changes: Any) -> RlParts:
+    """The parts of a stage whose executor, trainer and store are `world`."""
     parts = RlParts(
         stage=stage,
         algorithm_id="tests/none",
@@ -76,8 +69,23 @@ def test_nothing_is_admitted_or_journaled_between_a_step_and_its_publication() -
         run_seed=1,
         limits={},
         emit=lambda event: None,
-        journal=lambda entries: (world.journal(entries), note(entries)),
+        journal=lambda entries: None,
     )
+    return attrs.evolve(parts, **changes)
+
+
+def test_nothing_is_admitted_or_journaled_between_a_step_and_its_publication() -> None:
+    world: Any = World()
+    stage = RlStage(name="rl", steps=6, groups_per_step=2, group_size=2, max_staleness=1)
+    ledger = ledger_for(stage, TASKS, seed=1, deterministic=False)
+    versions: dict[str, int] = {}
+
+    async def publish(stats: StepStats) -> None:
+        world.publishing = True
+        await asyncio.sleep(0.02)  # many episodes end meanwhile
+        world.published, world.publishing = ledger.version, False
+
+    parts = parts_of(world, stage, journal=lambda entries: (world.journal(entries), note(entries)))
 
     def note(entries: list[dict[str, Any]]) -> None:
         versions.update({f"rl:{e['group']}": e["version"] for e in entries if e["kind"] == "admit"})
@@ -102,19 +110,7 @@ def test_group_rewards_are_added_and_leave_written_traces_alone() -> None:
     world.step = step
     stage = RlStage(name="rl", steps=1, groups_per_step=1, group_size=2)
     ledger = ledger_for(stage, TASKS, seed=1, deterministic=False)
-    parts: Any = RlParts(
-        stage=stage,
-        algorithm_id="tests/none",
-        tasks=TASKS,
-        executor=world,
-        trainer=world,
-        store=world,
-        group_rewards=(reward,),
-        run_seed=1,
-        limits={},
-        emit=emitted.append,
-        journal=lambda entries: None,
-    )
+    parts = parts_of(world, stage, group_rewards=(reward,), emit=emitted.append)
     stats: list[StepStats] = []
 
     async def after(found: StepStats) -> None:
