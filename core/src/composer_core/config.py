@@ -31,12 +31,14 @@ class Component:
     """A chosen component: `use`, and the keys beside it as they stand in the file."""
 
     use: str
+    """Component id, "plugin/name", or a bare name where it is unique."""
     settings: Mapping[str, Any] = Factory(dict)
 
 
 @frozen
 class RewardChoice:
     use: str
+    """Component id, "plugin/name", or a bare name where it is unique."""
     weight: float = 1.0
     """Factor of the clipped value in the episode's reward; the outcome's weight is the outcome gap."""
     settings: Mapping[str, Any] = Factory(dict)
@@ -55,14 +57,19 @@ class PretrainStage:
     """Next-token training on packed windows of text."""
 
     name: str
+    """Unique among the stages; the kind when left out."""
     steps: int = field(validator=gt(0))
+    """Optimizer steps."""
     source: str = field(default="texts", validator=in_(("texts", "copying")))
     """texts: the task set's documents; copying: random ids, repeated, until induction forms."""
     split: str = "train"
+    """Name given to `TaskSet.texts`."""
     copying_share: float = field(default=0.0, validator=[ge(0), le(1)])
     """Share of each batch's windows that are the copying exercise, so that later text does not undo it."""
     window_tokens: int = field(default=256, validator=gt(1))
+    """Tokens of one window."""
     batch_windows: int = field(default=16, validator=gt(0))
+    """Windows of one step."""
     kind: str = "pretrain"
 
 
@@ -71,13 +78,17 @@ class SftStage:
     """Imitation of episodes that another sampler rolls out in the same loop; loss on that sampler's tokens only."""
 
     name: str
+    """Unique among the stages; the kind when left out."""
     steps: int = field(validator=gt(0))
+    """Optimizer steps; the demonstrations are gone through epoch by epoch."""
     sampler: str
     """A key of [samplers], such as a scripted demonstrator."""
     episodes: int = field(default=1024, validator=gt(0))
     """Demonstrations rolled out, over the tasks of the split in order."""
     batch_episodes: int = field(default=32, validator=gt(0))
+    """Demonstrations of one step."""
     split: str = "train"
+    """Whose tasks are demonstrated."""
     keep: str = field(default="all", validator=in_(("all", "solved")))
     """Which demonstrations are trained on."""
     kind: str = "sft"
@@ -88,11 +99,17 @@ class RlStage:
     """Reinforcement learning on groups of episodes."""
 
     name: str
+    """Unique among the stages; the kind when left out."""
     steps: int = field(validator=gt(0))
+    """Optimizer steps; each makes one new version of the weights."""
     groups_per_step: int = field(default=8, validator=gt(0))
+    """Groups that one step trains on."""
     group_size: int = field(default=8, validator=ge(2))
+    """Episodes of one group, all of the same task."""
     split: str = "train"
+    """Whose tasks are attempted, in an order shuffled epoch by epoch."""
     temperature: float = field(default=1.0, validator=gt(0))
+    """Of sampling; log-probabilities are of the distribution sampled from."""
     max_staleness: int = field(default=0, validator=ge(0))
     """Versions between the trainer's and the oldest trained token's; 0 is synchronous."""
     staleness: str = field(default="wait", validator=in_(("wait", "drop")))
@@ -128,11 +145,17 @@ class EvaluationSet:
     name: str
     """main, greedy, best_of_8, new_function, blank and guess also fill summary.json's keys of that name."""
     split: str
+    """Whose tasks are attempted, in order."""
     tasks: int = field(default=128, validator=gt(0))
+    """How many tasks of the split."""
     attempts: int = field(default=4, validator=gt(0))
+    """Attempts of each task."""
     temperature: float = field(default=1.0, validator=ge(0))
+    """Of sampling; 0 is greedy."""
     sampler: str = "policy"
+    """policy, or a key of [samplers]."""
     observations: str = field(default="full", validator=in_(("full", "blank")))
+    """full, or blank: results of tools are replaced by blanks, a control."""
     when: tuple[str, ...] = ("before", "after")
     """before (the first rl stage), during (every `evaluate_every` steps), after (the last stage)."""
 
@@ -166,9 +189,13 @@ class SandboxLimits:
     """Caps of every sandbox; see protocols.TemplateSpec."""
 
     memory_bytes: int = 512 << 20
+    """Memory that the commands of a sandbox may take."""
     processes: int = 64
+    """Processes and threads at once."""
     file_bytes: int = 16 << 20
+    """Largest file that may be written, and read whole."""
     disk_bytes: int = 64 << 20
+    """Bytes that may be written in all."""
 
 
 @frozen
@@ -176,31 +203,51 @@ class RunConfig:
     """A run file with every default filled in."""
 
     name: str
+    """Names the run folder: runs/NAME, unless --run-dir says otherwise."""
     tasks: Component
+    """The task set."""
     model: Component
+    """The policy network and its tokenizer."""
     renderer: Component
+    """Turns messages, tools and results into token ids."""
     sampler: Component
+    """The policy's sampler."""
     trainer: Component
+    """Turns batches into weights."""
     seed: int = 0
+    """Of everything that is drawn: noise, order of tasks, first weights."""
     deterministic: bool = False
     """Identical bytes, run to run, interrupted or not (RL.md section 5); slower."""
     plugins: tuple[str, ...] = ()
+    """Plugins to load, in this order; exactly these."""
     sandbox: Component = Component("core/none")
+    """Where commands run."""
     algorithm: Component | None = None
+    """Advantage and objective; rl stages need one."""
     executor: Component = Component("core/inprocess")
+    """Places components and runs episodes."""
     context: Component = Component("core/plain")
+    """Decides before each turn how an episode goes on."""
     store: Component = Component("core/folder")
+    """Holds traces."""
     tools: ToolsConfig = ToolsConfig()
+    """What the model may call."""
     rewards: tuple[RewardChoice, ...] = ()
+    """What an episode is worth; exactly one decides the verdict."""
     trackers: tuple[Component, ...] = (Component("core/jsonl"), Component("core/console"))
+    """Who writes events down."""
     samplers: Mapping[str, Component] = Factory(dict)
     """Further samplers by name: demonstrators and controls."""
     limits: Mapping[str, Any] = Factory(dict)
     """Overrides of each task's limits."""
     sandbox_limits: SandboxLimits = SandboxLimits()
+    """Caps of every sandbox."""
     stages: tuple[StageChoice, ...] = ()
+    """What is trained, in order."""
     evaluations: tuple[EvaluationSet, ...] = ()
+    """What is measured, and when."""
     checkpoints: CheckpointConfig = CheckpointConfig()
+    """How often the run commits, and what it keeps."""
     threads: int | None = None
     """Compute threads of sampler and trainer; default one for each core."""
 
