@@ -18,19 +18,22 @@ END, TURN = 256, 257
 
 
 class ByteTokenizer:
-    """`protocols.Tokenizer` with one id a byte."""
+    """`protocols.Tokenizer` with one id a byte; control tokens have the ids from 256 on."""
 
-    vocab_size = 258
     fingerprint = "bytes"
+
+    def __init__(self, specials: Sequence[str] = ("<end>", "<turn>")) -> None:
+        self._specials = {token: 256 + index for index, token in enumerate(specials)}
+        self.vocab_size = 256 + len(self._specials)
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8", "surrogateescape"))
 
     def decode(self, ids: Sequence[int]) -> str:
-        return bytes(i for i in ids if i < END).decode("utf-8", "replace")
+        return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
 
     def special(self, token: str) -> int:
-        return {"<end>": END, "<turn>": TURN}[token]
+        return self._specials[token]
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""REINFORCE with a leave-one-out baseline. See the README beside this package."""

@@ -1,0 +1,1 @@
+"""A renderer of calls as JSON. See the README beside this package."""

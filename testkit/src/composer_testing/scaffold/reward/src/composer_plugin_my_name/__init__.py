@@ -1,0 +1,1 @@
+"""A reward for solving a task with few tokens. See the README beside this package."""

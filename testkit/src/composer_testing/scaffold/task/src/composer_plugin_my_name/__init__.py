@@ -1,0 +1,1 @@
+"""A task set of small functions to repair. See the README beside this package."""
