@@ -204,8 +204,10 @@ def test_plain_lines_are_rate_limited_and_marks_are_not(tmp_path):
 
 
 def test_time_left_follows_the_pace_of_this_start(tmp_path):
-    told = [events.StageStarted(time_s=1000.0, stage="rl", kind="rl", steps=100), _step(81, 1030.0)]
-    assert "9:30 left" in _told(told, folder=tmp_path)
+    told = [events.StageStarted(time_s=1000.0, stage="rl", kind="rl", steps=100), _step(81, 1300.0), _step(91, 1600.0)]
+    text = _told(told, folder=tmp_path)
+    assert "4:30 left" in text
+    assert text.count("left") == 1, "one step, after whatever the stage did first, tells no pace"
 
 
 def test_repeated_faults_are_counted_in_few_lines(tmp_path):

@@ -45,18 +45,19 @@ class _Stage:
     name: str
     steps: int | None
     started_s: float
-    first_step: int | None = None
+    first: tuple[int, float] | None = None
+    """The first step since the stage (re)started, and when it ended; what came before it says nothing of the pace."""
     step: int = 0
     episodes: int = 0
     metrics: Mapping[str, float] = Factory(dict)
     printed_s: float = float("-inf")
 
     def left_s(self, now_s: float) -> float | None:
-        """At the pace of this stage since it (re)started."""
-        if self.steps is None or self.first_step is None:
+        """At the pace of the steps since the first."""
+        if self.steps is None or self.first is None or self.step <= self.first[0]:
             return None
-        done = self.step - self.first_step + 1
-        return (now_s - self.started_s) / done * max(0, self.steps - self.step)
+        first, ended_s = self.first
+        return (now_s - ended_s) / (self.step - first) * max(0, self.steps - self.step)
 
 
 class ConsoleTracker:
@@ -135,7 +136,7 @@ class ConsoleTracker:
         stage = self._stage
         if stage is None or stage.name != event.stage:
             stage = self._stage = _Stage(event.stage, event.steps, event.time_s)
-        stage.first_step = event.step if stage.first_step is None else stage.first_step
+        stage.first = stage.first or (event.step, event.time_s)
         stage.step, stage.steps, stage.metrics = event.step, event.steps or stage.steps, event.metrics
         if self._console.is_terminal:
             self._refresh(event)
