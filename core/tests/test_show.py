@@ -1,9 +1,12 @@
+import json
+import re
+
 import pytest
 from click.testing import CliRunner
 
 from composer_core.commands.show import command, show, sparkline
 from composer_core.errors import ConfigError
-from composer_core.history import History
+from composer_core.history import Evaluation, History, changed
 from composer_core.tracking import events_path, read_events
 from composer_testing.fakes.runs import SyntheticRun
 
@@ -13,14 +16,53 @@ def run_dir(tmp_path_factory):
     return SyntheticRun(rl_steps=8).write(tmp_path_factory.mktemp("show") / "quickstart")
 
 
-def test_the_page_names_status_stages_curves_evaluations_faults_and_versions(run_dir):
+def test_the_page_names_status_stages_curves_evaluations_faults_and_examples(run_dir):
     page = show(run_dir)
     for text in ("quickstart: finished, 7:40", "Curves of pretrain", "reward_mean", "after/new_bug T=1", "0.81"):
         assert text in page
-    assert "composer-plugin-torch-sampler 0.1.0" in page
-    assert "solve_rate_after" in page
     assert any(block in page for block in "▁█")
-    assert max(len(line) for line in page.splitlines()) <= 100
+    tables = page.partition("Look at one:")[0]
+    assert max(len(line) for line in tables.splitlines()) <= 100
+
+
+def test_the_page_tells_first_whether_it_learned_and_what_the_policy_does_differently(run_dir, tmp_path):
+    for mean, low, high, told in (
+        (0.4, 0.3, 0.5, "it learned"),
+        (-0.4, -0.5, -0.3, "it got worse"),
+        (0.0, -0.1, 0.1, "no difference is shown"),
+    ):
+        copy = SyntheticRun(rl_steps=2).write(tmp_path / told.replace(" ", "-"))
+        summary = json.loads((copy / "summary.json").read_text())
+        gain = {"mean": mean, "ci95_low": low, "ci95_high": high}
+        (copy / "summary.json").write_text(json.dumps({**summary, "gain": gain}))
+        page = show(copy)
+        assert told in "\n".join(page.splitlines()[:5])
+        assert "what the policy does differently in new_bug T=1" in page
+        assert re.search(r"solve_rate +0.41 +0.81 +\+0.4", page)
+
+
+def test_the_page_names_a_trace_of_each_outcome_and_the_command_that_shows_it(run_dir):
+    examples = re.findall(r"composer-run show \S+ --trace (\S+) +\((\w+)\)", show(run_dir))
+    assert {outcome for _, outcome in examples} >= {"solved", "failed"}
+    for trace_id, outcome in examples:
+        assert f"verdict: {outcome}" in show(run_dir, trace_id)
+
+
+def test_what_makes_the_page_long_is_left_to_a_switch(run_dir):
+    brief, whole = show(run_dir), show(run_dir, everything=True)
+    for text in ("composer-plugin-torch-sampler 0.1.0", "solve_rate_after", "grad_norm"):
+        assert text in whole and text not in brief
+
+
+def test_the_behavior_compared_is_that_of_one_case_evaluated_at_both_moments():
+    entries = [
+        Evaluation("before/main", 0, {"solve_rate": 0.2, "tool/read": 0.5, "turns_mean": 4.0}),
+        Evaluation("after/new", 0, {"solve_rate": 0.9}),
+        Evaluation("after/main", 9, {"solve_rate": 0.7, "tool/edit": 0.5, "turns_mean": 5.0}),
+    ]
+    rows = [("solve_rate", 0.2, 0.7), ("turns_mean", 4.0, 5.0), ("tool/edit", 0.0, 0.5), ("tool/read", 0.5, 0.0)]
+    assert changed(entries) == ("main", rows)
+    assert changed(entries[:2]) == ("", [])
 
 
 def test_a_trace_is_shown_by_its_id(run_dir):

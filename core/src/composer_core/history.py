@@ -210,3 +210,28 @@ _HANDLERS = {
 }
 """Event name -> how it changes the history."""
 History.KINDS = frozenset(_HANDLERS)
+
+
+BEHAVIOR = (
+    "solve_rate", "best_of_8", "turns_mean", "calls_mean", "tokens_mean", "parallel_width", "truncated_share",
+    "no_call_share", "bad_call_share",
+)  # fmt: skip
+"""Metrics of an evaluation that say how a policy acts; shares of tools follow them."""
+
+
+def changed(entries: Iterable[Evaluation]) -> tuple[str, list[tuple[str, float, float]]]:
+    """What the policy does differently: (metric, before, after) of the first case evaluated at both moments.
+
+    No rows when there is no such case.
+    """
+    arms: dict[str, dict[str, Mapping[str, float]]] = {}
+    for entry in entries:
+        arm, _, case = entry.name.partition("/")
+        arms.setdefault(case, {})[arm] = entry.metrics
+    case = next((case for case, found in arms.items() if {"before", "after"} <= set(found)), "")
+    if not case:
+        return "", []
+    before, after = arms[case]["before"], arms[case]["after"]
+    tools = sorted({name for name in (*before, *after) if name.startswith("tool/")})
+    names = [*(name for name in BEHAVIOR if name in before and name in after), *tools]
+    return case, [(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names]

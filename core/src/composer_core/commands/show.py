@@ -7,7 +7,7 @@ was killed, or was copied from another machine. It writes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -19,14 +19,14 @@ from rich.table import Table
 from rich.text import Text
 
 from composer_core.errors import ConfigError, did_you_mean
-from composer_core.history import History, StageLog
+from composer_core.history import History, StageLog, changed
 from composer_core.printable import clock, printable
 from composer_core.traces import decode, readable
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 100
 FIRST = ("reward_mean", "solve_rate", "best_of_group", "loss", "accuracy", "turns_mean", "calls_mean", "tokens_mean")
-"""Curves shown first; the others follow in the order in which the run reported them."""
+"""Curves shown; with --all the others follow in the order in which the run reported them."""
 
 EVALUATED = {
     "solve_rate": "solved",
@@ -43,12 +43,13 @@ EVALUATED = {
 @click.command(name="show", short_help="Show a run, or one of its traces.")
 @click.argument("run_dir", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--trace", "trace_id", metavar="ID", help="Show this episode's trace instead of the run.")
-def command(run_dir: Path, trace_id: str | None) -> None:
-    """Show a run as a page of text: status, stages, curves, evaluations, faults, versions."""
-    click.echo(show(run_dir, trace_id), nl=False)
+@click.option("--all", "everything", is_flag=True, help="Every curve, the whole summary and the plugins as well.")
+def command(run_dir: Path, trace_id: str | None, everything: bool) -> None:
+    """Show a run as a page of text: does it learn, what does the policy do differently, what went wrong."""
+    click.echo(show(run_dir, trace_id, everything), nl=False)
 
 
-def show(run_dir: Path, trace_id: str | None = None) -> str:
+def show(run_dir: Path, trace_id: str | None = None, everything: bool = False) -> str:
     """The page of a run, or of one trace of it.
 
     Raises:
@@ -57,7 +58,7 @@ def show(run_dir: Path, trace_id: str | None = None) -> str:
     if not any((run_dir / name).exists() for name in ("events.jsonl", "config.json")):
         fix = "name a folder that `composer-run train` has written, such as runs/<name>"
         raise ConfigError("no run in this folder", where=str(run_dir), expected="events.jsonl or config.json", fix=fix)
-    return _show_trace(run_dir, trace_id) if trace_id else _show_run(run_dir)
+    return _show_trace(run_dir, trace_id) if trace_id else _show_run(run_dir, everything)
 
 
 def _show_trace(run_dir: Path, trace_id: str) -> str:
@@ -71,35 +72,64 @@ def _show_trace(run_dir: Path, trace_id: str) -> str:
     return readable(decode(known[trace_id].read_bytes()))
 
 
-def _show_run(run_dir: Path) -> str:
+def _show_run(run_dir: Path, everything: bool) -> str:
     history = History.read(run_dir)
     summary = _json(run_dir / "summary.json") or history.summary
-    parts: list[RenderableType] = [_head(run_dir, history)]
-    parts += [_stages(history)] if history.stages else []
-    parts += [_curves(stage) for stage in history.stages.values() if stage.metrics]
+    case, rows = changed(history.latest())
+    parts: list[RenderableType] = [_head(run_dir, history, summary)]
     parts += [_evaluations(history)] if history.evaluations else []
+    parts += [_changed(case, rows)] if rows else []
+    parts += [_stages(history)] if history.stages else []
+    parts += [_curves(stage, everything) for stage in history.stages.values() if stage.metrics]
     parts += [_outcomes(history)] if history.episodes else []
     parts += [_faults(history)] if history.faults else []
-    parts += [_pairs("Summary", _flat(summary))] if summary else []
-    parts += [_pairs("Plugins", _plugins(_json(run_dir / "plugins.json")))]
+    parts += [_examples(run_dir, history)] if history.episodes else []
+    if everything:
+        parts += [_pairs("Summary", _flat(summary))] if summary else []
+        parts += [_pairs("Plugins", _plugins(_json(run_dir / "plugins.json")))]
     return _to_text(parts)
 
 
 def _to_text(parts: Iterable[RenderableType]) -> str:
     out = StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, color_system=None)
-    console.print(Group(*(item for part in parts for item in (part, Text()))))
+    console.print(Group(*(item for part in parts for item in (part, Text()))), crop=False)
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines()) + "\n"
 
 
-def _head(run_dir: Path, history: History) -> Text:
+def _head(run_dir: Path, history: History, summary: Mapping[str, Any]) -> Text:
     starts = f", {history.starts} starts" if history.starts > 1 else ""
     counts = f"{len(history.episodes):,} episodes, {history.versions} weight versions published"
     lines = [
         f"{history.name or run_dir.name}: {history.status}, {clock(history.spent_s)}{starts}",
         f"{run_dir}: {counts}" if history.starts else f"{run_dir}: not started",
     ]
+    gain = summary.get("gain")
+    if isinstance(gain, dict):
+        rates = f"solved {_number(summary.get('solve_rate_before'))} -> {_number(summary.get('solve_rate_after'))}"
+        span = f"{gain['mean']:+.3f} (95 %: {gain['ci95_low']:+.3f} to {gain['ci95_high']:+.3f})"
+        lines.append(f"{rates}, gain {span}: {_verdict(gain)}")
     return Text(printable("\n".join(lines)))
+
+
+def _verdict(gain: Mapping[str, float]) -> str:
+    if gain["ci95_low"] > 0:
+        return "it learned"
+    return "it got worse" if gain["ci95_high"] < 0 else "no difference is shown"
+
+
+def _changed(case: str, rows: Sequence[tuple[str, float, float]]) -> Table:
+    told = [(name, f"{before:.4g}", f"{after:.4g}", f"{after - before:+.3g}") for name, before, after in rows]
+    columns = (f"what the policy does differently in {case}", "before", "after", "change")
+    return _table("Behavior", columns, told)
+
+
+def _examples(run_dir: Path, history: History) -> Text:
+    """One episode of each outcome, the latest, to look at."""
+    latest = {row.outcome: row.id for row in history.episodes.values() if row.uri}
+    lines = [f"  composer-run show {run_dir} --trace {id}   ({outcome})" for outcome, id in sorted(latest.items())]
+    text = "\n".join(["Look at one:", *lines] if lines else ["no trace was written"])
+    return Text(printable(text), no_wrap=True, overflow="ignore")
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
@@ -121,9 +151,10 @@ def _stages(history: History) -> Table:
     return _table("Stages", ("stage", "kind", "state", "steps", "time"), rows, left=3)
 
 
-def _curves(stage: StageLog) -> Table:
+def _curves(stage: StageLog, everything: bool) -> Table:
     names = stage.names()
-    ordered = [name for name in FIRST if name in names] + [name for name in names if name not in FIRST]
+    ordered = [name for name in FIRST if name in names]
+    ordered += [name for name in names if name not in FIRST] if everything or not ordered else []
     rows = []
     for name in ordered:
         values = [value for _, value in stage.series(name)]
