@@ -42,6 +42,7 @@ class RewardChoice:
     weight: float = 1.0
     """Factor of the clipped value in the episode's reward; the outcome's weight is the outcome gap."""
     settings: Mapping[str, Any] = Factory(dict)
+    """The keys beside these: the reward's own settings."""
 
 
 @frozen
@@ -71,6 +72,7 @@ class PretrainStage:
     batch_windows: int = field(default=16, validator=gt(0))
     """Windows of one step."""
     kind: str = "pretrain"
+    """Always pretrain."""
 
 
 @frozen
@@ -92,6 +94,7 @@ class SftStage:
     keep: str = field(default="all", validator=in_(("all", "solved")))
     """Which demonstrations are trained on."""
     kind: str = "sft"
+    """Always sft."""
 
 
 @frozen
@@ -113,6 +116,7 @@ class RlStage:
     max_staleness: int = field(default=0, validator=ge(0))
     """Versions between the trainer's and the oldest trained token's; 0 is synchronous."""
     staleness: str = field(default="wait", validator=in_(("wait", "drop")))
+    """wait: the trainer waits rather than exceed it; drop: groups that are too old are dropped and counted."""
     min_valid: int | None = None
     """Valid members a group needs to be trained; default all, never under 2."""
     refills: int = field(default=2, validator=ge(0))
@@ -124,6 +128,7 @@ class RlStage:
     evaluate_every: int = field(default=0, validator=ge(0))
     """Steps between evaluations of the sets whose `when` holds "during"; 0 is never."""
     kind: str = "rl"
+    """Always rl."""
 
 
 STAGES: dict[str, type] = {"pretrain": PretrainStage, "sft": SftStage, "rl": RlStage}
@@ -249,7 +254,7 @@ class RunConfig:
     checkpoints: CheckpointConfig = CheckpointConfig()
     """How often the run commits, and what it keeps."""
     threads: int | None = None
-    """Compute threads of sampler and trainer; default one for each core."""
+    """Compute threads of the trainer; default one for each core. Samplers have settings of their own."""
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -58,6 +58,7 @@ class Limits:
     """What one episode may use; reaching one ends it with the `Stop` of that name."""
 
     turns: int = 8
+    """Generations of the policy."""
     tokens: int = 512
     """Sampled tokens over the whole episode."""
     turn_tokens: int = 256
