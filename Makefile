@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 DISTS := core testkit $(wildcard plugins/*/*)
 RUN_DIR ?= runs/quickstart
 
-.PHONY: demo test lint bench bench-quickstart soak wheels clean setup
+.PHONY: demo test lint docs bench bench-quickstart soak wheels clean setup
 
 setup: $(VENV)/.ready
 
@@ -23,6 +23,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(wildcard core/src/* testkit/src/* plugins/*/*/src/*)
 	$(BIN)/lint-imports
+
+docs: setup
+	$(BIN)/python tools/docs.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup
 	for script in benchmarks/[a-z]*.py; do case $$script in */quickstart.py) ;; *) $(BIN)/python $$script || exit 1 ;; esac; done

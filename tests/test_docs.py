@@ -1,0 +1,232 @@
+"""What the documentation shows works: every page is a session, run from top to bottom, and the site builds offline.
+
+In a page, a block with a title is written to a file of that name, a `python` block is executed and a `sh` block is run,
+in the page's order and in one working folder that holds `examples`. What cannot be run stands behind a comment
+`<!-- not run: reason -->`; its commands must exist, with their options, all the same.
+"""
+
+import ast
+import inspect
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from pathlib import Path
+from typing import NamedTuple
+
+import attrs
+import pytest
+
+from composer_core import config, hookspecs
+from composer_core.cli import COMMANDS
+from composer_core.records import SPECS
+from composer_core.types import Limits
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+BLOCK = re.compile(
+    r'(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?^```(?P<language>[a-z]+)(?: title="(?P<title>[^"\n]+)")?\n'
+    r"(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+SECTIONS = ("The contract", "The smallest working plugin", "Capabilities", "Errors", "Performance", "Test and publish")
+EXTERNAL = re.compile(r"<(?:script|link|img|iframe|source|object)\b[^>]*\b(?:src|href|data)=\"?(?:https?:)?//[^>]*>")
+
+
+class Block(NamedTuple):
+    reason: str | None
+    language: str
+    title: str | None
+    code: str
+
+    @property
+    def runs(self) -> bool:
+        return not self.reason and (self.language == "sh" or (self.language == "python" and not self.title))
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def blocks_of(page: str) -> list[Block]:
+    return [Block(**match.groupdict()) for match in BLOCK.finditer(text_of(page))]
+
+
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+SESSIONS = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
+
+
+# --- pages as sessions --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A working folder that holds the repository's examples."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "examples").symlink_to(ROOT / "examples")
+    return work
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """An environment whose `python`, `pip`, `pytest` and `composer-run` are those of a throw-away virtual environment.
+
+    It sees everything that is installed here, and what a page installs stays in it. There is no package index.
+    """
+    home = tmp_path / "venv"
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(home)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)}))
+    (site / "parent.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    for name, module in {"pip": "pip", "pytest": "pytest", "composer-run": "composer_core.cli"}.items():
+        script = home / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec "{home}/bin/python" -m {module} "$@"\n')
+        script.chmod(0o755)
+    offline = {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
+    return {**os.environ, **offline, "PATH": f"{home}/bin:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("page", SESSIONS)
+def test_a_page_runs_from_top_to_bottom(page, folder, shell):
+    for block in blocks_of(page):
+        if block.title:
+            path = folder / block.title
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.code, encoding="utf-8")
+        elif block.runs:
+            head = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else ["python", "-c"]
+            found = subprocess.run(
+                [*head, block.code], cwd=folder, env=shell, capture_output=True, text=True, timeout=300, check=False
+            )
+            assert found.returncode == 0, f"{block.code}\n{found.stdout}\n{found.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_shown_exists_with_its_options(page, composer_run):
+    for block in blocks_of(page):
+        for line in block.code.replace("\\\n", " ").splitlines() if block.language == "sh" else ():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["make"]:
+                assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+            if words[:1] == ["composer-run"] and block.reason:
+                at = next(place for place, word in enumerate(words) if word in COMMANDS)
+                known = composer_run(words[at], "--help").stdout + composer_run("--help").stdout
+                assert not [word for word in words if word.startswith("-") and word not in known], line
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_run_file_shown_is_checked_on_its_page(page):
+    for block in blocks_of(page):
+        data = tomllib.loads(block.code) if block.language == "toml" else {}
+        if "tasks" in data and block.title:
+            assert f"composer-run check {block.title}" in text_of(page)
+
+
+# --- nothing rots -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_made_from_source_is_fresh():
+    command = [sys.executable, ROOT / "tools/docs.py", "--check"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_the_annotated_run_file_is_the_quickstarts_and_whole():
+    shown = "".join(block.code for block in blocks_of("run-file.md") if block.language == "toml")
+    assert tomllib.loads(shown) == tomllib.loads((ROOT / "examples/quickstart/run.toml").read_text())
+
+
+def test_every_key_of_a_run_file_has_a_row_that_says_what_it_is():
+    page = text_of("run-file.md")
+    classes = [one for one in vars(config).values() if attrs.has(one) and one.__module__ == config.__name__]
+    for cls in [*classes, Limits]:
+        if cls in (config.Component, config.StageChoice):
+            continue
+        for field in attrs.fields(cls):
+            assert re.search(rf"^\| `{field.name}` \|", page, re.MULTILINE), f"{cls.__name__}.{field.name}"
+    assert not re.findall(r"^\| .* \|  \|$", page, re.MULTILINE), "a key without a meaning"
+
+
+def test_the_help_of_every_command_is_what_it_prints(composer_run):
+    page = text_of("cli.md")
+    for words in ([], *([name] for name in COMMANDS)):
+        process = composer_run(*words, "--help", COLUMNS="80")
+        assert process.returncode == 0
+        assert process.stdout.strip() in page, words
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_every_kind_has_a_page_with_its_contract_template_and_suite(kind):
+    page = text_of(f"kinds/{kind}.md")
+    assert [heading for heading in re.findall(r"^## (.*)$", page, re.MULTILINE) if heading in SECTIONS] == [*SECTIONS]
+    hook = next(name for name, of in hookspecs.REGISTRATION_HOOKS.items() if of == kind)
+    assert f"::: composer_core.hookspecs.{hook}\n" in page
+    assert f"::: composer_core.records.{SPECS[kind].__name__}\n" in page
+    suites = re.findall(r"composer_testing\.contracts\.(\w+)\.(\w+)", page)
+    assert suites
+    for module, name in suites:
+        assert f"class {name}" in (ROOT / f"testkit/src/composer_testing/contracts/{module}.py").read_text()
+
+
+def test_every_hook_is_shown_with_its_arguments():
+    page = text_of("plugins.md")
+    for name in [name for name in vars(hookspecs) if name.startswith("composer_")]:
+        arguments = [
+            f"{one.name}: {one.annotation}" for one in inspect.signature(getattr(hookspecs, name)).parameters.values()
+        ]
+        assert f"`{name}({', '.join(arguments)}) -> " in page
+
+
+def test_every_component_of_ours_is_in_the_directory(composer_run):
+    files = [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/*/pyproject.toml")]
+    ours = {tomllib.loads(path.read_text())["project"]["name"] for path in files}
+    rows = [row for row in json.loads(composer_run("plugins", "--json").stdout) if row["dist"] in ours]
+    assert {row["dist"] for row in rows} == ours
+    for component in (component for row in rows for component in row["components"]):
+        assert f"| `{component['id']}` |" in text_of("directory.md")
+
+
+def test_the_architectures_listed_are_those_that_can_be_driven():
+    source = (ROOT / "plugins/models/hf/src/composer_plugin_hf/routing.py").read_text()
+    (table,) = [
+        node.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROUTERS"
+    ]
+    known = set(ast.literal_eval(ast.Tuple(table.keys, ast.Load())))
+    assert set(re.findall(r"^\| `(\w+)` \| (?:dense|mixture)", text_of("bring-a-model.md"), re.MULTILINE)) == known
+
+
+# --- the site -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The site, built with warnings as errors."""
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return target
+
+
+def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site):
+    built = {path.relative_to(site).with_suffix(".md").as_posix() for path in site.rglob("*.html")}
+    assert set(PAGES) <= built
+    for path in site.rglob("*.html"):
+        assert not EXTERNAL.findall(path.read_text(encoding="utf-8")), path
+    for path in site.rglob("*.css"):
+        assert not re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", path.read_text(encoding="utf-8")), path
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_the_page_of_a_kind_shows_its_record_and_hook(site, kind):
+    page = (site / f"kinds/{kind}.html").read_text(encoding="utf-8")
+    hook = next(name for name, of in hookspecs.REGISTRATION_HOOKS.items() if of == kind)
+    for name in (f"composer_core.hookspecs.{hook}", f"composer_core.records.{SPECS[kind].__name__}"):
+        assert f'id="{name}"' in page

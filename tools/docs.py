@@ -1,0 +1,335 @@
+"""Write the parts of docs/ that are made from source: settings, help texts, templates, hooks, the plugin directory.
+
+A made part is committed, so it reads on the repository's web page as it does on the site. It stands between two
+comments, the first of which names a function of this module and its words:
+
+    <!-- made: settings core -->
+    <!-- end -->
+
+`python tools/docs.py` writes every made part anew; `--check` writes nothing, names the stale pages and ends with 1.
+What mkdocstrings shows (Protocols, records, hooks) is made when the site is built and is not written here.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import attrs
+from click.testing import CliRunner
+
+from composer_core import config as run_config
+from composer_core import hookspecs
+from composer_core.capabilities import CAPABILITIES
+from composer_core.cli import COMMAND_GROUP, COMMANDS, group
+from composer_core.config import Component
+from composer_core.plugins import Plugins, candidates, select
+from composer_core.records import SPECS, Spec
+from composer_core.registry import Entry
+from composer_core.types import Limits
+from composer_testing.new import EXAMPLES, SCAFFOLD, named
+
+ROOT = Path(__file__).resolve().parent.parent
+PART = re.compile(r"(<!-- made: ([a-z_]+)([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+WIDTH = 78
+"""Of help texts: what click makes of a terminal of 80 columns."""
+TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "any"}
+SECTIONS = {
+    "tools": "tools",
+    "rewards": "rewards",
+    "stages": "stages",
+    "evaluations": "evaluations",
+    "limits": "limits",
+    "sandbox_limits": "sandbox-limits",
+    "checkpoints": "checkpoints",
+}
+"""Keys of a run file that have a table of their own on the page, by its heading."""
+
+
+# --- settings -----------------------------------------------------------------------------------------------------
+
+
+def keys(name: str) -> str:
+    """The table of a class of `composer_core.config`, or of `Limits`."""
+    return table_of(Limits if name == "Limits" else getattr(run_config, name))
+
+
+def settings(*plugins: str) -> str:
+    """A table for each component of the plugins, and for what a trainer reads of a stage's table."""
+    parts = []
+    for entry in components():
+        if entry.plugin not in plugins:
+            continue
+        stage = getattr(entry.spec, "stage_config", None)
+        for cls, where in ((entry.spec.config, ""), (stage, ", in a stage's table")):
+            if cls is not None and attrs.fields(cls):
+                parts.append(f"**`{entry.id}`** ({entry.spec.kind}{where})\n\n{table_of(cls)}")
+    return "\n\n".join(parts)
+
+
+def table_of(cls: type) -> str:
+    return markdown_table(("key", "type", "default", "meaning"), rows_of(cls))
+
+
+def rows_of(cls: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """Key, type, default and meaning of each field; a nested config's keys follow with their path."""
+    meanings = docstrings_of(cls)
+    for field in attrs.fields(attrs.resolve_types(cls)):
+        hint: Any = field.type
+        if attrs.has(hint) and prefix + field.name not in SECTIONS and hint is not Component:
+            yield from rows_of(hint, f"{prefix}{field.name}.")
+            continue
+        bounds = "; ".join(bounds_of(field.validator))
+        shown = type_of(hint) + (f", {bounds}" if bounds else "")
+        meaning = meanings.get(field.name, "")
+        if cls is run_config.RunConfig and field.name in SECTIONS:
+            meaning += f" See [below](#{SECTIONS[field.name]})."
+        yield f"`{prefix}{field.name}`", shown, default_of(field), meaning
+
+
+def docstrings_of(cls: type) -> dict[str, str]:
+    """The text under each field, which Python itself does not keep."""
+    (node,) = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(node, ast.ClassDef)
+    found = {}
+    for statement, following in zip(node.body, node.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+            value = following.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[ast.unparse(statement.target)] = " ".join(value.value.split())
+    return found
+
+
+def type_of(hint: Any) -> str:
+    """A type in the words of a run file."""
+    if hint in TYPES:
+        return TYPES[hint]
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_of(option) for option in options if option is not types.NoneType)
+    if origin is tuple:
+        return f"list of {type_of(options[0])}"
+    return "component" if hint is Component else "table"
+
+
+def default_of(field: Any) -> str:
+    """A default as TOML would write it."""
+    value = field.default
+    if value is attrs.NOTHING:
+        return "required"
+    if isinstance(value, attrs.Factory):  # type: ignore[arg-type]
+        value = value.factory()
+    if value is None:
+        return "not set"
+    if attrs.has(type(value)) and not isinstance(value, Component):
+        return "its defaults"
+    text = f"`{toml(value)}`"
+    return f"{text} ({value >> 20} MiB)" if field.name.endswith("_bytes") and value % (1 << 20) == 0 else text
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, Component):
+        return toml(value.use)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(toml, value))}]"
+    return "{}" if isinstance(value, Mapping) else json.dumps(value)
+
+
+def bounds_of(validator: Any) -> list[str]:
+    """What attrs' own validators say of a range or a choice."""
+    if hasattr(validator, "_validators"):
+        return [text for one in validator._validators for text in bounds_of(one)]
+    if hasattr(validator, "options"):
+        return ["one of " + ", ".join(f"`{option}`" for option in validator.options)]
+    if hasattr(validator, "bound") and validator.bound != float("inf"):
+        return [f"{validator.compare_op} {validator.bound}"]
+    return []
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+
+def help_texts() -> str:
+    """What `composer-run COMMAND --help` prints at 80 columns, for the group and every command of ours."""
+    extra = [entry.name for entry in metadata.entry_points(group=COMMAND_GROUP) if is_ours(entry.dist)]
+    shown = []
+    for words in ([], *([name] for name in [*COMMANDS, *sorted(extra)])):
+        found = CliRunner().invoke(group, [*words, "--help"], prog_name="composer-run", terminal_width=WIDTH)
+        shown.append(f"## `{' '.join(['composer-run', *words])}`\n\n{fence('text', found.output)}")
+    return "\n\n".join(shown)
+
+
+# --- plugins ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def our_dists() -> frozenset[str]:
+    """The distributions of this repository."""
+    files = [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/*/pyproject.toml")]
+    return frozenset(tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in files)
+
+
+def is_ours(dist: metadata.Distribution | None) -> bool:
+    return dist is not None and dist.name in our_dists()
+
+
+@cache
+def components() -> tuple[Entry, ...]:
+    """Every component of this repository's own plugins, by kind in the order of `SPECS`, then by id."""
+    names = [one.name for one in candidates().values() if one.dist in our_dists()]
+    loaded = Plugins().load(select(names))
+    order = list(SPECS)
+    return tuple(sorted(loaded.registry, key=lambda entry: (order.index(entry.spec.kind), entry.id)))
+
+
+def directory() -> str:
+    """Our own components, a table for each kind."""
+    parts = []
+    for kind in SPECS:
+        rows = [(f"`{e.id}`", e.dist, offers(e.spec), e.spec.summary) for e in components() if e.spec.kind == kind]
+        heading = f"### [{kind}](kinds/{kind}.md)\n\n"
+        parts.append(heading + markdown_table(("component", "distribution", "offers", "what it is"), rows))
+    return "\n\n".join(parts)
+
+
+def offers(spec: Spec) -> str:
+    return ", ".join(f"`{name.partition('.')[2]}`" for name in sorted(spec.capabilities))
+
+
+def capabilities(prefix: str = "") -> str:
+    """The names that begin with `prefix`, and what each means."""
+    rows = [(f"`{name}`", text) for name, text in CAPABILITIES.items() if name.startswith(prefix)]
+    return markdown_table(("capability", "meaning"), rows)
+
+
+def hooks() -> str:
+    """Every hook with its exact arguments."""
+    rows = []
+    for name, hook in vars(hookspecs).items():
+        if name.startswith("composer_"):
+            kind = hookspecs.REGISTRATION_HOOKS.get(name)
+            first = (inspect.getdoc(hook) or "").partition("\n")[0]
+            page = f"[{kind}](kinds/{kind}.md)" if kind else "[life cycle](#life-cycle-hooks)"
+            rows.append((f"`{signature_of(hook)}`", page, first))
+    return markdown_table(("hook", "page", "what it does"), rows)
+
+
+def signature_of(hook: Callable[..., Any]) -> str:
+    return f"{hook.__name__}{inspect.signature(hook)}".replace("'", "")
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def template(kind: str) -> str:
+    """What `composer-run new` writes for one kind under its example's name: Python files, tests last."""
+    name = EXAMPLES[singular(kind)]
+    folder = SCAFFOLD / singular(kind)
+    paths = [path for path in folder.rglob("*.py") if path.name != "__init__.py"]
+    ordered = sorted(paths, key=lambda path: ("tests" in path.parts, path.name != "plugin.py", path))
+    return "\n\n".join(
+        fence(f'python title="{named(path.relative_to(folder).as_posix(), name)}"', named(path.read_text(), name))
+        for path in ordered
+    )
+
+
+def project(kind: str) -> str:
+    """The project file of a kind's template, under its example's name."""
+    text = (SCAFFOLD / kind / "pyproject.toml").read_text(encoding="utf-8")
+    return fence('toml title="pyproject.toml"', named(text, EXAMPLES[kind]))
+
+
+def example(kind: str) -> str:
+    """The command that writes it."""
+    return fence("sh", f"composer-run new {singular(kind)} {EXAMPLES[singular(kind)]}")
+
+
+def singular(kind: str) -> str:
+    return kind.removesuffix("es") if kind == "sandboxes" else kind.removesuffix("s")
+
+
+def run_file(path: str, *names: str) -> str:
+    """Paragraphs of a run file: `top`, a table's key, or `stages.NAME`."""
+    parts = paragraphs((ROOT / path).read_text(encoding="utf-8"))
+    return fence("toml", "\n\n".join(parts[name] for name in names))
+
+
+def paragraphs(text: str) -> dict[str, str]:
+    """A run file cut at its blank lines, by what each paragraph sets; equal names are joined."""
+    found: dict[str, str] = {}
+    for part in text.strip().split("\n\n"):
+        name = name_of(tomllib.loads(part))
+        found[name] = f"{found[name]}\n\n{part}" if name in found else part
+    return found
+
+
+def name_of(data: Mapping[str, Any]) -> str:
+    if "name" in data:
+        return "top"
+    (key, value), *_ = data.items()
+    return f"{key}.{value[0]['name']}" if isinstance(value, list) and "name" in value[0] else key
+
+
+# --- pages --------------------------------------------------------------------------------------------------------
+
+
+def fence(header: str, text: str) -> str:
+    return f"```{header}\n{text.strip(chr(10))}\n```"
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+MAKERS: dict[str, Callable[..., str]] = {
+    "keys": keys,
+    "settings": settings,
+    "help": help_texts,
+    "directory": directory,
+    "capabilities": capabilities,
+    "hooks": hooks,
+    "template": template,
+    "example": example,
+    "project": project,
+    "run_file": run_file,
+}
+
+
+def made(page: str) -> str:
+    """The page with every made part written anew."""
+
+    def part(match: re.Match[str]) -> str:
+        begin, name, words, end = match.groups()
+        return f"{begin}\n{MAKERS[name](*words.split())}\n\n{end}"
+
+    return PART.sub(part, page)
+
+
+def main(check: bool) -> int:
+    stale = []
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        before = path.read_text(encoding="utf-8")
+        after = made(before)
+        if after != before:
+            stale.append(path.relative_to(ROOT).as_posix())
+            if not check:
+                path.write_text(after, encoding="utf-8")
+    if stale:
+        print("stale:" if check else "written:", *stale, *(["(fix: python tools/docs.py)"] if check else []))
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
