@@ -1,19 +1,16 @@
 """Promises about the code base itself: light imports, layers, budgets, documented hooks."""
 
-import ast
 import inspect
-import io
 import re
 import subprocess
 import sys
-import tokenize
 import tomllib
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
 from composer_core import hookspecs, plugins, records
+from composer_testing.budget import logical_lines
 
 HEAVY = ("torch", "ray", "triton", "docker", "transformers", "numpy", "accelerate", "tokenizers", "safetensors")
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("composer_"))
@@ -58,20 +55,6 @@ def test_help_imports_no_command_module():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "composer_core.commands" not in found.stderr
     assert "composer_core.pipeline" not in found.stderr
-
-
-def logical_lines(path: Path) -> int:
-    """Statements: no blanks, comments or docstrings, and a statement over several lines counts once."""
-    source = path.read_text(encoding="utf-8")
-    docstrings = sum(
-        isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
-        for node in ast.walk(ast.parse(source))
-        for item in (getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else [])
-    )
-    return (
-        sum(token.type == tokenize.NEWLINE for token in tokenize.generate_tokens(io.StringIO(source).readline))
-        - docstrings
-    )
 
 
 def test_core_stays_within_its_budget(root):

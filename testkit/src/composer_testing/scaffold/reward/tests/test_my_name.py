@@ -4,7 +4,7 @@ import pytest
 
 from composer_core import TaskView, Trace, Tree
 from composer_core.types import Limits, Outcome, SlotKey, Stop, Turn, Verdict
-from composer_plugin_my_name.plugin import composer_rewards, my_name
+from composer_plugin_my_name import plugin
 from composer_testing.contracts.rewards import RewardContract, Situation
 
 TASK = TaskView("task", "repair it", Tree(()).ref, Limits(tokens=100))
@@ -18,7 +18,7 @@ def attempt(outcome: Outcome, *turn_tokens: int) -> Trace:
 
 class TestMyName(RewardContract):
     def build(self):
-        (spec,) = composer_rewards()
+        (spec,) = plugin.composer_rewards()
         return spec
 
     def situations(self):
@@ -33,10 +33,10 @@ class TestMyName(RewardContract):
 
 
 def test_of_two_that_solved_the_shorter_is_paid_more():
-    long, short = my_name([attempt(Outcome.SOLVED, 80), attempt(Outcome.SOLVED, 20)], TASK)
+    long, short = plugin.my_name([attempt(Outcome.SOLVED, 80), attempt(Outcome.SOLVED, 20)], TASK)
     assert (long, short) == pytest.approx((0.2, 0.8))
 
 
 def test_failures_are_paid_alike_whatever_their_length():
     group = [attempt(Outcome.FAILED, tokens) for tokens in (0, 1, 100)]
-    assert my_name(group, TASK) == [0.0, 0.0, 0.0]
+    assert plugin.my_name(group, TASK) == [0.0, 0.0, 0.0]

@@ -10,7 +10,7 @@ CALL, END = "<|call|>", "<|end|>"
 
 @hookimpl
 def composer_renderers() -> Iterable[RendererSpec]:
-    """`special_tokens` must each be one control token of the run's tokenizer; one that is trained here is given them."""
+    """Each of `special_tokens` must be one control token of the tokenizer; one that the run trains is given them."""
     yield RendererSpec(
         name="my-name",
         factory="composer_plugin_my_name.renderer:MyNameRenderer",
