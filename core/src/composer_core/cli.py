@@ -13,7 +13,7 @@ from typing import Any
 import click
 from attrs import define
 
-from composer_core.errors import ComposerError, RunInterrupted
+from composer_core.errors import ComposerError, RunInterrupted, UserError
 
 COMMANDS = {
     "train": "Run the stages of a run file, or resume a run.",
@@ -24,6 +24,8 @@ COMMANDS = {
     "show": "A run, or one trace of it, as a page of text.",
 }
 COMMAND_GROUP = "composer.commands"
+OFFERED = {"new": "composer-testing"}
+"""Commands of our own distributions that may not be installed, and which brings them."""
 
 
 @define
@@ -52,7 +54,7 @@ class LazyGroup(click.Group):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [*COMMANDS.items(), *((entry.name, f"from {entry.value}") for entry in _extra())]
+        rows = [*COMMANDS.items(), *((entry.name, f"from {_dist(entry)}") for entry in _extra())]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -61,12 +63,19 @@ class LazyGroup(click.Group):
 
         name = args[0]
         if not name.startswith("-") and name not in self.list_commands(ctx):
+            if name in OFFERED:
+                fix = f"pip install {OFFERED[name]}"
+                raise UserError(f"the command {name!r} is part of {OFFERED[name]}, which is not installed", fix=fix)
             ctx.fail(f"no command {name!r}: {did_you_mean(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
 
 def _extra() -> list[metadata.EntryPoint]:
     return [entry for entry in metadata.entry_points(group=COMMAND_GROUP) if entry.name not in COMMANDS]
+
+
+def _dist(entry: metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.value
 
 
 def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
