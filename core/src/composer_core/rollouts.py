@@ -203,13 +203,17 @@ class RlLoop:
 
     def _metrics(self, groups: list[Group], traces: list[list[Trace]], rewards: list[list[float]]) -> dict[str, float]:
         """From the traces, which hold what ended before a resume as well."""
-        valid = [result_of(trace) for row in traces for trace in row]
+        by_group = [[result_of(trace) for trace in row] for row in traces]
+        valid = [result for row in by_group for result in row]
+        solved = [statistics.mean([float(r.verdict.outcome.value == "solved") for r in row]) for row in by_group if row]
         flat = [value for row in rewards for value in row]
         counters = self.ledger.counters
         ended = counters["valid"] + counters["void"]
         return {
             "reward_mean": statistics.mean(flat),
+            "reward_mean_ci95": statistics.half_width([statistics.mean(row) for row in rewards if row]),
             "solve_rate": statistics.mean([float(r.verdict.outcome.value == "solved") for r in valid]),
+            "solve_rate_ci95": statistics.half_width(solved),
             "best_of_group": statistics.mean([max(row) for row in rewards if row]),
             "flat_share": statistics.mean([float(len(set(row)) <= 1) for row in rewards]),
             "void_share": counters["void"] / max(1, ended),

@@ -35,6 +35,15 @@ def paired_interval(before: Rows, after: Rows, seed: int = 0) -> tuple[float, fl
     return (mean(gains), *bootstrap(gains, seed))
 
 
+def half_width(clusters: Sequence[float]) -> float:
+    """Of the 95 % normal interval around the mean of independent clusters' means; 0 when there are fewer than two."""
+    size = len(clusters)
+    if size < 2:
+        return 0.0
+    center = mean(clusters)
+    return 1.96 * math.sqrt(sum((value - center) ** 2 for value in clusters) / (size - 1) / size)
+
+
 def bootstrap(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
     """Percentile interval (2.5 %, 97.5 %) of the mean."""
     if not values:

@@ -13,7 +13,7 @@ Nothing here reads or writes files; stores do.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cattrs import Converter
@@ -21,6 +21,7 @@ from cattrs import Converter
 from composer_core.columns import Column, pack, unpack
 from composer_core.errors import StoreError
 from composer_core.printable import printable
+from composer_core.trees import unified
 from composer_core.types import Call, ToolResult, Trace, Turn
 
 FORMAT = "1"
@@ -48,8 +49,8 @@ def encode(trace: Trace) -> bytes:
     columns = {}
     for name, holder, key in _column_places(document):
         columns[name] = holder.pop(key)
-    for index, file in enumerate(document["patch"]["writes"]):
-        columns[f"patch.{index}"] = Column("U8", (len(file["data"]),), file.pop("data"))
+    for name, file in _files(document):
+        columns[name] = Column("U8", (len(file["data"]),), file.pop("data"))
     try:
         text = json.dumps(document, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -69,8 +70,8 @@ def decode(data: bytes) -> Trace:
         raise StoreError("not a trace of this format", expected=f"composer_trace = {FORMAT!r}", found=found)
     try:
         document = json.loads(metadata["trace"])
-        for index, file in enumerate(document["patch"]["writes"]):
-            file["data"] = columns[f"patch.{index}"].data
+        for name, file in _files(document):
+            file["data"] = columns[name].data
         for index, branch in enumerate(document["branches"]):
             branch.update({key: columns.get(f"branches.{index}.{key}") for key in BRANCH_COLUMNS})
         for index, message in enumerate(document["opening"]):
@@ -89,6 +90,12 @@ def _column_places(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, An
             yield f"opening.{index}.ids", message, "ids"
 
 
+def _files(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every file of an unstructured trace, by the name of its column."""
+    yield from ((f"patch.{index}", file) for index, file in enumerate(document["patch"]["writes"]))
+    yield from ((f"originals.{index}", file) for index, file in enumerate(document.get("originals", ())))
+
+
 # --- a page of text -----------------------------------------------------------------------------------------------
 
 
@@ -96,7 +103,7 @@ def readable(trace: Trace) -> str:
     """The trace as plain text for a person: opening, turns with calls and results, verdict, scores, timings."""
     parts = [_title(trace)]
     parts += [_block(message.role, message.text) for message in trace.opening]
-    parts += [_turn(turn, trace) for turn in trace.turns]
+    parts += [turn_text(turn, _versions(turn, trace)) for turn in trace.turns]
     parts.append(_ending(trace))
     return printable("\n\n".join(parts)) + "\n"
 
@@ -108,18 +115,19 @@ def _title(trace: Trace) -> str:
     lines = [
         f"trace {key.episode_id}",
         f"task {key.task_id}, attempt {key.attempt}, stage {key.stage}, {counts}",
-        labels,
+        "  ".join(filter(None, (f"harness={trace.harness}" if trace.harness else "", labels))),
     ]
     return "\n".join(line for line in lines if line)
 
 
-def _turn(turn: Turn, trace: Trace) -> str:
-    versions = (
-        {value for value, _ in trace.branches[turn.branch].versions if value >= 0}
-        if turn.branch < len(trace.branches)
-        else set()
-    )
-    made_by = f", version {'-'.join(str(value) for value in sorted(versions))}" if versions else ""
+def _versions(turn: Turn, trace: Trace) -> list[int]:
+    runs = trace.branches[turn.branch].versions if turn.branch < len(trace.branches) else ()
+    return sorted({value for value, _ in runs if value >= 0})
+
+
+def turn_text(turn: Turn, versions: Sequence[int] = ()) -> str:
+    """One turn for a person: its words, its calls, each with its result."""
+    made_by = f", version {'-'.join(str(value) for value in versions)}" if versions else ""
     purpose = "" if turn.purpose == "act" else f" ({turn.purpose})"
     head = f"turn {turn.index + 1}{purpose}: {turn.stop - turn.start} tokens{made_by}, {_seconds(turn.generate_s)}"
     lines = [_rule(head)]
@@ -158,6 +166,7 @@ def _ending(trace: Trace) -> str:
         lines.append(f"score {score.reward} {score.version}: {score.value:g} x {score.weight:g}{parts}{note}")
     changed = ", ".join(trace.patch.touched()) or "nothing"
     lines.append(f"patch: {changed}" + (f"; skipped {', '.join(trace.patch.skipped)}" if trace.patch.skipped else ""))
+    lines.append(unified(trace.originals, trace.patch).rstrip("\n"))
     lines += [f"fault in {fault.where} ({fault.plugin}): {fault.error}" for fault in trace.faults]
     lines.append("  ".join(f"{name}={value:.6g}" for name, value in trace.stats.items()))
     return "\n".join(line for line in lines if line)

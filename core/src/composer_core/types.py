@@ -15,7 +15,7 @@ from typing import Any
 from attrs import Factory, frozen
 
 from composer_core.columns import Column
-from composer_core.trees import Patch, Tree, TreeRef
+from composer_core.trees import File, Patch, Tree, TreeRef
 
 Runs = tuple[tuple[int, int], ...]
 """Run-length coding of a row of integers: (value, count) pairs in order."""
@@ -277,6 +277,10 @@ class Trace:
     verdict: Verdict = Verdict(Outcome.UNGRADED)
     scores: tuple[Score, ...] = ()
     patch: Patch = Patch()
+    originals: tuple[File, ...] = ()
+    """The files that the patch replaces or deletes, as they were: patch and originals make a diff."""
+    harness: str = ""
+    """Stamp of the harness and limits the episode ran in (`harness.Harness.stamp`)."""
     faults: tuple[Fault, ...] = ()
     stats: Mapping[str, float] = Factory(dict)
     """Numbers with units in their names: wall_s, generate_s, tools_s, create_s, grade_s, ..."""

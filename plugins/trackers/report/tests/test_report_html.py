@@ -7,18 +7,20 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from attrs import evolve
 
 from composer_core.history import EpisodeRow, Evaluation, History, StageLog
 from composer_core.protocols import BuildContext
 from composer_core.tracking import events_path
-from composer_core.types import Call, SlotKey, Trace, Turn
+from composer_core.trees import File, Patch
+from composer_core.types import SlotKey
 from composer_plugin_report.config import HtmlConfig
 from composer_plugin_report.html import HtmlTracker, write_report
-from composer_plugin_report.model import charts, evaluations, repeated, sample
+from composer_plugin_report.model import charts, evaluations, pairs, repeated, sample
 from composer_plugin_report.page import embedded
-from composer_plugin_report.traces import cut, original, patch_model
+from composer_plugin_report.traces import cut, patch_model, why
 from composer_testing.contracts.trackers import HOSTILE, TrackerContract, sample_events
-from composer_testing.fakes.runs import NEW, OLD, SyntheticRun, make_trace
+from composer_testing.fakes.runs import SyntheticRun, make_trace
 
 ATTACK = "</script><img src=x onerror=\"document.body.dataset.owned='yes'\"><!--<script>{{DATA}}&lt;b&gt;\u2028"
 
@@ -168,7 +170,7 @@ def test_controls_known_to_the_summary_alone_are_shown():
 
 def test_an_evaluation_repeated_over_steps_becomes_a_curve():
     entries = [Evaluation(f"step-{step}/new_bug", 0, {"solve_rate": step / 20}) for step in (14, 2)]
-    assert repeated(entries)["series"] == [{"name": "new_bug", "points": [(2, 0.1), (14, 0.7)]}]
+    assert repeated(entries)["series"] == [{"name": "new_bug", "points": [(2, 0.1), (14, 0.7)], "band": []}]
     assert evaluations(entries, {}) == []
     assert repeated([Evaluation("after/new_bug", 14, {"solve_rate": 0.5})]) is None
 
@@ -193,19 +195,51 @@ def test_a_sample_of_traces_is_bounded_covers_rare_outcomes_and_spans_the_run():
     assert sample(rows, 0) == []
 
 
-def test_the_patch_is_a_diff_where_the_agents_edits_can_be_undone():
+def test_the_patch_is_a_diff_against_what_was_there():
     trace = make_trace(SlotKey("t", 0), True)
-    assert original("pkg/numbers.py", NEW, trace) == OLD
     (file,) = patch_model(trace, 6000)
+    assert file["how"] == "changed"
     assert ["-", "    return max(low, max(value, high))"] in file["lines"]
     assert ["+", "    return max(low, min(value, high))"] in file["lines"]
 
 
-def test_an_edit_that_cannot_be_undone_exactly_shows_the_file_as_written():
-    call = Call("c", "edit_file", {"path": "a.py", "old": "x", "new": "y"})
-    trace = Trace(SlotKey("t", 0), "g", (), (), (Turn(0, 0, 0, 0, "", (call,)),), "finished")
-    assert original("a.py", "y y", trace) is None
-    assert original("b.py", "y", trace) is None
+def test_new_deleted_and_skipped_files_of_a_patch_are_told_apart():
+    patch = Patch((File("new.py", b"x\n"),), ("gone.py",), ("link",))
+    trace = evolve(make_trace(SlotKey("t", 0), True), patch=patch, originals=(File("gone.py", b"y\n"),))
+    told = {row["path"]: (row["how"], [mark for mark, _ in row["lines"]]) for row in patch_model(trace, 6000)}
+    assert told == {"gone.py": ("deleted", ["@", "-"]), "new.py": ("new", ["@", "+"]), "link": ("skipped", [])}
+
+
+def test_why_an_episode_was_not_solved_is_said_in_a_line():
+    solved, failed, void = (
+        make_trace(SlotKey("t", 0), True),
+        make_trace(SlotKey("t", 1), False),
+        make_trace(SlotKey("t", 2), False, void="sandbox"),
+    )
+    assert why(solved) == ""
+    assert why(failed) == "ran out of turns; its last command exited with 1; hidden-tests/hidden gave 0"
+    assert "changed nothing" in why(evolve(failed, patch=Patch()))
+    assert why(void) == "the overlay could not be mounted"
+
+
+def test_attempts_made_before_and_after_are_paired_and_changed_outcomes_come_first():
+    def row(moment, attempt, outcome):
+        id = f"{moment}-eval-policy-t1.0-task-{attempt}"
+        return EpisodeRow(id, "task", f"{moment}/main", outcome, None, 0.0, None, f"traces/{id}.trace", 0.0)
+
+    rows = [row("before", n, "failed") for n in range(9)] + [row("after", n, "failed") for n in range(8)]
+    rows += [row("after", 8, "solved"), row("before", 20, "solved")]
+    found = pairs(rows, 2)
+    assert len(found) == 4
+    assert found["before-eval-policy-t1.0-task-8"].outcome == "solved"
+    assert found["after-eval-policy-t1.0-task-8"].outcome == "failed"
+    assert pairs(rows, 0) == {}
+
+
+def test_an_interval_is_drawn_as_a_band_and_not_as_a_curve_of_its_own():
+    metrics = {step: {"solve_rate": 0.5, "solve_rate_ci95": 0.1} for step in (1, 2)}
+    (chart,) = charts(StageLog("rl", metrics=metrics))
+    assert chart["series"][0]["band"] == [(1, 0.4, 0.6), (2, 0.4, 0.6)]
 
 
 def test_long_texts_are_cut_and_say_so():

@@ -85,6 +85,8 @@ def make_trace(key: SlotKey, solved: bool, *, version: int = 3, output: str = EX
         if void
         else (Score("hidden-tests/hidden", "0.1.0", float(solved), {"passed": 6.0 if solved else 5.0}),),
         patch=Patch((File("pkg/numbers.py", NEW.encode()),)),
+        originals=(File("pkg/numbers.py", OLD.encode()),),
+        harness="0123456789abcdef",
         faults=(Fault("sandbox", "local/namespaces", "the overlay could not be mounted"),) if void else (),
         stats={"wall_s": 1.4, "generate_s": 0.9, "tools_s": 0.31, "grade_s": 0.12, "turns": float(len(turns))},
         labels={"module": "numbers", "operator": "swap_min_max"},
@@ -251,7 +253,9 @@ def _rl_metrics(rate: float, done: float, rng: random.Random) -> dict[str, float
     total = sum(noise.values())
     return {
         "reward_mean": rate - 0.02,
+        "reward_mean_ci95": 0.07,
         "solve_rate": rate,
+        "solve_rate_ci95": 0.08,
         "best_of_group": min(1.0, rate + 0.22 * (1 - done)),
         "turns_mean": 4.2 + done + rng.gauss(0, 0.1),
         "calls_mean": 4.6 + 1.6 * done + rng.gauss(0, 0.1),

@@ -22,5 +22,7 @@ class TensorboardConfig:
 class HtmlConfig:
     traces: int = field(default=200, validator=validators.ge(0))
     """Most traces embedded in the page, spread over stages, outcomes and time."""
+    pairs: int = field(default=24, validator=validators.ge(0))
+    """Most attempts embedded twice, as they went before and after training."""
     text_chars: int = field(default=6000, validator=validators.ge(200))
     """Most characters of one message, result or patched file in the page."""

@@ -15,7 +15,7 @@ from typing import Any
 from attrs import frozen
 
 from composer_core.errors import ComposerError
-from composer_core.history import EpisodeRow, Evaluation, History, StageLog
+from composer_core.history import EpisodeRow, Evaluation, History, StageLog, changed
 from composer_core.traces import decode
 from composer_plugin_report.config import DURING, HtmlConfig
 from composer_plugin_report.traces import trace_model
@@ -53,13 +53,17 @@ CHARTS = (
     Chart("Staleness, largest", ("staleness_max",), unit="versions"),
     Chart("Learning rate", ("learning_rate",)),
 )
+INTERVAL = "_ci95"
+"""Ends the name of a metric that is the half-width of another's 95 % interval."""
 MOST_POINTS = 600
 """Points kept of one curve, evenly spaced; the last one always."""
 
 
 def page_model(run_dir: Path, history: History, config: HtmlConfig) -> dict[str, Any]:
     summary = _json(run_dir / "summary.json") or history.summary
-    shown = sample(history.episodes.values(), config.traces)
+    twins = pairs(history.episodes.values(), config.pairs)
+    chosen = {row.id: row for row in (*sample(history.episodes.values(), config.traces), *twins.values())}
+    shown = sorted(chosen.values(), key=lambda row: row.time_s)
     return {
         "name": history.name or run_dir.name,
         "status": history.status,
@@ -68,13 +72,18 @@ def page_model(run_dir: Path, history: History, config: HtmlConfig) -> dict[str,
         "starts": history.starts,
         "stages": stages(history),
         "evaluations": evaluations(history.latest(), summary),
+        "changed": _changed(history),
         "outcomes": {purpose: dict(counts) for purpose, counts in history.outcomes().items()},
         "episodes": len(history.episodes),
         "faults": [[*key, times] for key, times in history.faults.most_common(50)],
         "summary": summary,
         "plugins": _json(run_dir / "plugins.json") or list(history.plugins),
         "config": _text(run_dir / "config.json"),
-        "traces": [entry for row in shown if (entry := _trace(run_dir, row, config)) is not None],
+        "traces": [
+            {**entry, "twin": twins[row.id].id if row.id in twins else None}
+            for row in shown
+            if (entry := _trace(run_dir, row, config)) is not None
+        ],
     }
 
 
@@ -107,7 +116,7 @@ def charts(stage: StageLog) -> list[dict[str, Any]]:
     names = stage.names()
     tools = tuple(name for name in names if name.startswith("tool/"))
     known = {metric for chart in CHARTS for metric in chart.metrics} | set(tools)
-    others = [Chart(name, (name,)) for name in names if name not in known]
+    others = [Chart(name, (name,)) for name in names if name not in known and not name.endswith(INTERVAL)]
     mix = [Chart("Tool mix", tools, kind="area", unit="share of calls")] if tools else []
     grouped = [chart for chart in CHARTS if any(metric in names for metric in chart.metrics)]
     return [_chart(chart, stage) for chart in (*grouped[:5], *mix, *grouped[5:], *others)]
@@ -115,11 +124,21 @@ def charts(stage: StageLog) -> list[dict[str, Any]]:
 
 def _chart(chart: Chart, stage: StageLog) -> dict[str, Any]:
     series = [
-        {"name": name.removeprefix("tool/"), "points": _thin(points)}
+        {
+            "name": name.removeprefix("tool/"),
+            "points": _thin(points),
+            "band": _band(points, stage.series(name + INTERVAL)),
+        }
         for name in chart.metrics
         if (points := stage.series(name))
     ]
     return _fields(chart, series)
+
+
+def _band(points: list[tuple[int, float]], widths: list[tuple[int, float]]) -> list[tuple[int, float, float]]:
+    """(step, low, high) where a metric came with the half-width of its 95 % interval."""
+    half = dict(widths)
+    return [(step, value - half[step], value + half[step]) for step, value in _thin(points) if step in half]
 
 
 def _fields(chart: Chart, series: list[dict[str, Any]]) -> dict[str, Any]:
@@ -146,7 +165,7 @@ def evaluations(entries: Iterable[Evaluation], summary: Mapping[str, Any]) -> li
     for entry in entries:
         arm, slash, case = entry.name.partition("/")
         arm, case = (arm, case) if slash else ("", arm)
-        control = arm.startswith("control") or "control" in case
+        control = arm.startswith("control") or "control" in case or f"control_{case}" in summary
         if DURING.fullmatch(arm):
             continue
         row = cases.setdefault(case, {"case": case, "control": control, "arms": []})
@@ -156,20 +175,32 @@ def evaluations(entries: Iterable[Evaluation], summary: Mapping[str, Any]) -> li
             if name.startswith("control_") and isinstance(value, (int, float)):
                 case = name.removeprefix("control_")
                 told = {"arm": "control", "step": None, "metrics": {"solve_rate": value}}
-                cases[name] = {"case": case, "control": True, "arms": [told]}
+                cases[case] = {"case": case, "control": True, "arms": [told]}
     return sorted(cases.values(), key=lambda row: row["control"])
 
 
 def repeated(entries: Iterable[Evaluation]) -> dict[str, Any] | None:
     """Solve rates of cases that were evaluated during training ("step-30/case"), as a chart; None without any."""
-    curves: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, Mapping[str, float]]] = {}
     for entry in entries:
         arm, _, case = entry.name.partition("/")
         if (found := DURING.fullmatch(arm)) and "solve_rate" in entry.metrics:
-            curves.setdefault(case, {})[int(found[1])] = entry.metrics["solve_rate"]
-    series = [{"name": case, "points": sorted(points.items())} for case, points in curves.items()]
+            curves.setdefault(case, {})[int(found[1])] = entry.metrics
+    series = [
+        {
+            "name": case,
+            "points": [(step, at["solve_rate"]) for step, at in sorted(steps.items())],
+            "band": [(step, at["ci95_low"], at["ci95_high"]) for step, at in sorted(steps.items()) if "ci95_low" in at],
+        }
+        for case, steps in curves.items()
+    ]
     chart = Chart("Solve rate during training", (), unit="share")
     return _fields(chart, series) if series else None
+
+
+def _changed(history: History) -> dict[str, Any] | None:
+    case, rows = changed(history.latest())
+    return {"case": case, "rows": rows} if rows else None
 
 
 # --- traces -------------------------------------------------------------------------------------------------------
@@ -184,6 +215,25 @@ def sample(episodes: Iterable[EpisodeRow], most: int) -> list[EpisodeRow]:
     spread = [_spread(bucket, most) for bucket in buckets.values()]
     dealt = [row for turn in zip_longest(*spread) for row in turn if row is not None]
     return sorted(dealt[:most], key=lambda row: row.time_s)
+
+
+def pairs(episodes: Iterable[EpisodeRow], most: int) -> dict[str, EpisodeRow]:
+    """Id -> the same attempt at the other moment, for at most `most` attempts made before and after training.
+
+    Equal tasks and equal noise, so what differs is the policy; attempts whose outcome changed come first.
+    """
+    moments: dict[str, dict[str, EpisodeRow]] = {"before": {}, "after": {}}
+    for row in episodes:
+        moment = row.purpose.partition("/")[0]
+        if moment in moments and row.uri is not None:
+            moments[moment][row.id.removeprefix(f"{moment}-")] = row
+    both = [(row, moments["after"][key]) for key, row in moments["before"].items() if key in moments["after"]]
+    kinds: dict[tuple[str, str], list[tuple[EpisodeRow, EpisodeRow]]] = {}
+    for one, other in both:
+        kinds.setdefault((one.outcome, other.outcome), []).append((one, other))
+    ordered = sorted(kinds, key=lambda kind: kind[0] == kind[1])
+    dealt = [pair for turn in zip_longest(*(kinds[kind] for kind in ordered)) for pair in turn if pair is not None]
+    return {row.id: twin for one, other in dealt[:most] for row, twin in ((one, other), (other, one))}
 
 
 def _spread(rows: list[EpisodeRow], most: int) -> list[EpisodeRow]:

@@ -1,18 +1,14 @@
-"""One trace as the page shows it: a conversation with calls, results, verdict, scores, and the patch as a diff.
-
-A trace holds patched files whole and no original. Where the agent's own edits (calls with a path, an old and a new
-text) can be undone exactly, the original is rebuilt from them and a real diff is shown; otherwise the file as written.
-"""
+"""One trace as the page shows it: why it ended so, the conversation with calls and results, scores, the patch."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections import Counter
 from typing import Any
 
 from composer_core.history import EpisodeRow
-from composer_core.types import Call, ToolResult, Trace, Turn
+from composer_core.types import Call, Outcome, Stop, ToolResult, Trace, Turn
 
 PAIRS = (("old", "new"), ("old_text", "new_text"), ("old_string", "new_string"), ("before", "after"))
 
@@ -25,6 +21,7 @@ def trace_model(trace: Trace, row: EpisodeRow, most_chars: int) -> dict[str, Any
         "outcome": row.outcome,
         "cause": row.cause,
         "stop": str(trace.stop),
+        "why": why(trace),
         "reward": row.reward,
         "tokens": trace.sampled_tokens(),
         "labels": dict(trace.labels),
@@ -90,35 +87,47 @@ def edit_of(call: Call) -> tuple[tuple[str, str], str, str] | None:
 
 
 def patch_model(trace: Trace, most_chars: int) -> list[dict[str, Any]]:
-    """Per path: whether it was written, deleted or skipped, and its lines as [mark, text]."""
-    shown: list[dict[str, Any]] = []
-    for file in trace.patch.writes:
-        after = file.data.decode("utf-8", "replace")
-        before = original(file.path, after, trace)
-        lines = diff(before, after, most_chars) if before is not None else _whole(after, most_chars)
-        shown.append({"path": file.path, "how": "changed" if before is not None else "written whole", "lines": lines})
-    shown += [{"path": path, "how": "deleted", "lines": []} for path in trace.patch.deletes]
+    """Per path: what happened to it, and its lines as [mark, text]."""
+    before = {file.path: file.data.decode("utf-8", "replace") for file in trace.originals}
+    after = {file.path: file.data.decode("utf-8", "replace") for file in trace.patch.writes}
+    shown = [
+        {
+            "path": path,
+            "how": "deleted" if path not in after else "changed" if path in before else "new",
+            "lines": diff(before.get(path, ""), after.get(path, ""), most_chars),
+        }
+        for path in trace.patch.touched()
+    ]
     return shown + [{"path": path, "how": "skipped", "lines": []} for path in trace.patch.skipped]
 
 
-def original(path: str, after: str, trace: Trace) -> str | None:
-    """The text before the agent's edits, by undoing them from the last; None where that is not exact."""
-    done = [
-        (edit[1], edit[2])
-        for turn in trace.turns
-        for call in turn.calls
-        if call.arguments.get("path") == path and (edit := edit_of(call)) and _succeeded(call, turn.results)
+LIMITS = {
+    Stop.TURNS: "ran out of turns",
+    Stop.TOKENS: "ran out of tokens",
+    Stop.TIME: "ran out of time",
+    Stop.CONTEXT: "filled its context",
+    Stop.NO_CALL: "ended with a turn that calls no tool",
+    Stop.CANCELLED: "was cancelled",
+}
+
+
+def why(trace: Trace) -> str:
+    """What a person looks for first in an episode that was not solved; empty for one that was."""
+    if trace.verdict.outcome is Outcome.VOID:
+        return "; ".join(fault.error.partition("\n")[0] for fault in trace.faults) or "void"
+    if trace.verdict.outcome is not Outcome.FAILED:
+        return ""
+    problems = Counter(call.problem for call in trace.calls() if call.problem)
+    codes = [result.exit_code for result in trace.results() if result.exit_code is not None]
+    found = [
+        LIMITS.get(trace.stop, ""),
+        "" if trace.patch else "changed nothing",
+        f"its last command exited with {codes[-1]}" if codes and codes[-1] else "",
+        "ran no command" if not codes else "",
+        *(f"{times} {problem} call{'s' if times > 1 else ''}" for problem, times in problems.items()),
+        *(score.note or f"{score.reward} gave {score.value:g}" for score in trace.scores if score.value < 1),
     ]
-    text = after
-    for old, new in reversed(done):
-        if not new or text.count(new) != 1:
-            return None
-        text = text.replace(new, old)
-    return text if done else None
-
-
-def _succeeded(call: Call, results: Iterable[ToolResult]) -> bool:
-    return any(result.call_id == call.id and result.ok for result in results)
+    return "; ".join(filter(None, found))
 
 
 def diff(before: str, after: str, most_chars: int) -> list[list[str]]:
@@ -126,10 +135,6 @@ def diff(before: str, after: str, most_chars: int) -> list[list[str]]:
     rows = difflib.unified_diff(before.splitlines(), after.splitlines(), n=3, lineterm="")
     lines = [["@", row] if row.startswith("@@") else [row[:1], row[1:]] for row in list(rows)[2:]]
     return _bounded(lines, most_chars)
-
-
-def _whole(text: str, most_chars: int) -> list[list[str]]:
-    return _bounded([["+", line] for line in text.splitlines()], most_chars)
 
 
 def _bounded(lines: list[list[str]], most_chars: int) -> list[list[str]]:

@@ -91,12 +91,13 @@ function chartFigure(chart) {
   const area = chart.kind === "area";
   const series = chart.series
     .map((one) => ({ ...one, points: one.points.filter(([, value]) => typeof value === "number" && (!chart.log || value > 0)) }))
-    .filter((one) => one.points.length);
+    .filter((one) => one.points.length)
+    .map((one) => ({ ...one, band: chart.log ? [] : one.band || [] }));
   if (!series.length) return null;
   const steps = [...new Set(series.flatMap((one) => one.points.map(([at]) => at)))].sort((a, b) => a - b);
   const first = steps[0], last = steps[steps.length - 1];
   const x = (at) => LEFT + (W - LEFT - RIGHT) * (last === first ? 0.5 : (at - first) / (last - first));
-  const { y, marks } = scaleOf(chart, series.flatMap((one) => one.points.map(([, value]) => value)));
+  const { y, marks } = scaleOf(chart, series.flatMap((one) => [...one.points.map(([, value]) => value), ...one.band.flatMap(([, low, high]) => [low, high])]));
   const about = series.map((one) => `${one.name} from ${number(one.points[0][1])} to ${number(one.points[one.points.length - 1][1])}`).join("; ");
   const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${chart.title}, steps ${first} to ${last}: ${about}` });
   for (const mark of marks) {
@@ -110,6 +111,7 @@ function chartFigure(chart) {
       svg("text", { x: W - RIGHT, y: y(chart.limit) + 13, "text-anchor": "end" }, `limit ${short(chart.limit)}`));
   if (area) stack(series, steps).forEach((band, at) => picture.append(svg("path", { class: "f" + (at % 8), opacity: 0.85, d: bandPath(band, x, y) })));
   else series.forEach((one, at) => {
+    if (one.band.length > 1) picture.append(svg("path", { class: `band f${at % 8}`, d: bandPath(one.band, x, y) }));
     const many = one.points.length > 12 && !chart.log;
     if (many) picture.append(svg("path", { class: `raw s${at % 8}`, d: path(one.points, x, y) }));
     picture.append(svg("path", { class: `main s${at % 8}`, d: path(many ? smooth(one.points) : one.points, x, y) }));
@@ -118,11 +120,11 @@ function chartFigure(chart) {
   const legend = make("div", { class: "legend" });
   const tell = (at) => legend.replaceChildren(
     ...series.map((one, index) => {
-      const value = valueAt(one.points, at);
-      return make("span", {}, make("span", { class: `key f${index % 8}` }), one.name + " ", make("b", {}, area ? percent(value) : number(value)));
+      const value = valueAt(one.points, at), span = (one.band || []).find(([step]) => step === at);
+      return make("span", {}, make("span", { class: `key f${index % 8}` }), one.name + " ", make("b", {}, area ? percent(value) : number(value)), span ? ` ± ${number((span[2] - span[1]) / 2)}` : null);
     }), make("span", {}, `step ${at}`));
   hover(picture, steps, x, tell, last);
-  return make("figure", { class: "card" }, make("figcaption", {}, make("h3", {}, chart.title), make("span", { class: "unit" }, chart.unit + (chart.log ? ", log" : ""))), picture, legend);
+  return make("figure", { class: "card" }, make("figcaption", {}, make("h3", {}, chart.title), make("span", { class: "unit" }, [chart.unit, chart.log ? "log" : "", series.some((one) => one.band.length) ? "band: 95 %" : ""].filter(Boolean).join(", "))), picture, legend);
 }
 function valueAt(points, at) {
   let found = null;
@@ -196,6 +198,18 @@ function evaluationTable(rows) {
   }));
 }
 
+const READABLE = { solve_rate: "solved", best_of_8: "best of 8", turns_mean: "turns per episode", calls_mean: "calls per episode", tokens_mean: "sampled tokens per episode", parallel_width: "calls in a turn", truncated_share: "stopped by a limit", no_call_share: "stopped by a turn without a call", bad_call_share: "calls that could not be executed" };
+function changedView({ case: name, rows }) {
+  const isShare = (key) => key.startsWith("tool/") || key.endsWith("_share") || key === "solve_rate" || key === "best_of_8";
+  const shown = rows.map(([key, before, after]) => {
+    const share = isShare(key), write = share ? percent : (value) => number(value, 2), moved = after - before;
+    const sign = Math.abs(moved) < 5e-4 ? "" : moved > 0 ? "+" : "−";
+    return [READABLE[key] || key.replace("tool/", "calls: "), write(before), write(after), sign + (share ? `${(100 * Math.abs(moved)).toFixed(1)} points` : number(Math.abs(moved), 2))];
+  });
+  return make("div", { class: "card" }, make("p", { class: "soft" }, `The same tasks (${name}) with the same noise, before and after reinforcement learning. Traces marked "paired" below are one attempt at both moments.`),
+    table([{ name: "", text: true }, { name: "before" }, { name: "after" }, { name: "change" }], shown));
+}
+
 // --- traces ----------------------------------------------------------------------------------------------------------
 
 const diffLines = (lines) => make("div", { class: "diff" }, lines.map(([mark, text]) =>
@@ -205,14 +219,23 @@ function callView(call) {
   const result = call.result, state = result === null ? "not executed" : result.ok ? "ok" : result.problem ? `error: ${result.problem}` : "error";
   const exit = result && result.exit_code !== null ? `, exit ${result.exit_code}` : "";
   const took = result && result.wall_s ? `, ${number(result.wall_s * 1000, 0)} ms` : "";
-  return make("div", { class: "call" },
-    make("div", { class: "head" }, make("b", {}, call.name), make("span", { class: "right" + (result && result.ok ? "" : " error") }, state + exit + took)),
+  const brief = call.arguments.map(([, value]) => value).join(", ").replace(/\s+/g, " ");
+  return make("details", { class: "call" },
+    make("summary", { class: "head" }, make("b", {}, call.name), make("span", { class: "brief mono" }, brief), make("span", { class: "right" + (result && result.ok ? "" : " error") }, state + exit + took)),
     call.arguments.map(([name, value]) => make("div", { class: "arguments mono" }, `${name}: ${value}`)),
     call.problem && make("div", { class: "error" }, call.problem),
     call.edit.length ? diffLines(call.edit) : null,
     result && result.text && make("pre", { class: "result", tabindex: 0 }, result.text));
 }
-function traceView(trace) {
+function foldButton() {
+  const button = make("button", { type: "button", onclick: () => {
+    const calls = [...document.querySelectorAll("#trace details")], open = calls.some((call) => !call.open);
+    for (const call of calls) call.open = open;
+    button.textContent = open ? "Fold calls" : "Unfold calls";
+  } }, "Unfold calls");
+  return button;
+}
+function traceView(trace, openTwin) {
   const messages = trace.opening.map(({ role, text }) => make("div", { class: "message " + (role === "user" ? "user" : "") }, make("div", { class: "who" }, make("b", {}, role)), make("div", { class: "words" }, text)));
   const turns = trace.turns.map((turn) => make("div", { class: "message turn" },
     make("div", { class: "who" }, make("b", {}, `turn ${turn.index + 1}` + (turn.purpose === "act" ? "" : ` (${turn.purpose})`)), make("span", {}, `${turn.tokens} tokens, ${number(turn.generate_s, 2)} s sampling, ${number(turn.tools_s, 2)} s tools`)),
@@ -222,7 +245,10 @@ function traceView(trace) {
   return [
     make("h3", {}, trace.id),
     make("div", {}, chip(trace.outcome + (trace.cause ? `: ${trace.cause}` : ""), trace.outcome), make("span", { class: "soft" }, `  stopped: ${trace.stop} · reward ${number(trace.reward)} · ${trace.turns.length} turns · ${number(trace.tokens)} tokens`)),
-    labels && make("div", { class: "soft" }, labels), ...messages, ...turns,
+    trace.why && make("div", { class: "why" }, make("b", {}, "Why: "), trace.why),
+    labels && make("div", { class: "soft" }, labels),
+    make("div", { class: "tools" }, trace.turns.length ? foldButton() : null, openTwin && make("button", { type: "button", onclick: openTwin }, "The same attempt at the other moment")),
+    ...messages, ...turns,
     trace.patch.length ? make("div", {}, make("h3", {}, "Patch"), trace.patch.map((file) => [make("div", { class: "mono soft" }, `${file.path} (${file.how})`), file.lines.length ? diffLines(file.lines) : null])) : make("div", { class: "soft" }, "Patch: nothing changed"),
     scores.length ? table([{ name: "reward", text: true }, { name: "value" }, { name: "weight" }, { name: "parts", text: true }], scores) : null,
     trace.faults.map((text) => make("div", { class: "error" }, text)),
@@ -234,21 +260,23 @@ function browser(traces) {
   const list = make("div", { class: "card list", role: "navigation", "aria-label": "Traces" });
   const detail = make("article", { class: "card trace", id: "trace", "aria-live": "polite" });
   const count = make("span", { class: "soft" });
-  const open = (trace, button) => {
-    for (const other of list.children) other.setAttribute("aria-current", String(other === button));
-    detail.replaceChildren(...traceView(trace));
+  const byId = new Map(traces.map((trace) => [trace.id, trace]));
+  const open = (trace) => {
+    for (const other of list.children) other.setAttribute("aria-current", String(other.dataset.id === trace.id));
+    const twin = byId.get(trace.twin);
+    detail.replaceChildren(...traceView(trace, twin && (() => open(twin))));
   };
   const refresh = () => {
     const kept = traces.filter((trace) => (!picks.purpose || trace.purpose === picks.purpose) && (!picks.outcome || trace.outcome === picks.outcome) && JSON.stringify(trace).toLowerCase().includes(picks.text.toLowerCase()));
     const buttons = kept.map((trace) => {
-      const button = make("button", { type: "button", onclick: () => open(trace, button) },
+      return make("button", { type: "button", "data-id": trace.id, onclick: () => open(trace) },
         make("span", { class: "id" }, trace.task), make("span", { class: "dot " + trace.outcome }, trace.outcome),
-        make("small", {}, `${trace.purpose} · ${trace.turns.length} turns · reward ${number(trace.reward)}`));
-      return button;
+        make("small", {}, `${trace.purpose} · ${trace.turns.length} turns · reward ${number(trace.reward)}${trace.twin ? " · paired" : ""}`),
+        trace.why && make("small", { class: "clip" }, trace.why));
     });
     list.replaceChildren(...buttons);
     count.textContent = `${kept.length} of ${traces.length} embedded`;
-    if (kept.length) open(kept[0], buttons[0]);
+    if (kept.length) open(kept.find((trace) => trace.twin) || kept[0]);
     else detail.replaceChildren(make("p", { class: "soft" }, "No trace matches."));
   };
   const choose = (name, label) => {
@@ -267,7 +295,9 @@ function tiles(summary) {
   const has = (name) => typeof summary[name] === "number";
   const tile = (label, value, note) => make("div", { class: "card tile" }, make("div", { class: "label" }, label), make("div", { class: "value" }, value), make("div", { class: "note" }, note || " "));
   const pair = (label, name) => has(`${name}_after`) ? tile(label, percent(summary[`${name}_after`]), has(`${name}_before`) ? `${percent(summary[`${name}_before`])} before` : "") : null;
+  const gain = summary.gain && typeof summary.gain.mean === "number" ? summary.gain : null;
   return [
+    gain ? tile("Gain of training", `${gain.mean < 0 ? "−" : "+"}${(100 * Math.abs(gain.mean)).toFixed(1)}`, `points; 95 %: ${(100 * gain.ci95_low).toFixed(1)} to ${(100 * gain.ci95_high).toFixed(1)}`) : null,
     pair("Solved, sampled", "solve_rate"), pair("Solved, greedy", "greedy"), pair("Best of 8", "best_of_8"),
     tile("Wall time", duration(data.spent_s), (data.spent_s < 3600 ? "min:s" : "h:min:s") + (data.starts > 1 ? `, ${data.starts} starts` : "")),
     tile("Episodes", number(data.episodes), has("episodes_per_s") ? `${number(summary.episodes_per_s, 1)} a second` : ""),
@@ -278,6 +308,7 @@ function tiles(summary) {
 function flat(value, prefix = "") {
   if (value === null) return [[prefix, "–"]];
   if (typeof value !== "object") return [[prefix, typeof value === "number" && (Math.abs(value) >= 1 || Math.abs(value) < 0.001) ? number(value) : typeof value === "number" ? String(+value.toFixed(4)) : String(value)]];
+  if (Array.isArray(value) && value.some((item) => item !== null && typeof item === "object")) return value.flatMap((item, at) => flat(item, `${prefix}[${at}]`));
   if (Array.isArray(value)) return [[prefix, value.map((item) => number(item)).join(" to ")]];
   return Object.entries(value).flatMap(([name, item]) => flat(item, prefix ? `${prefix}.${name}` : name));
 }
@@ -316,12 +347,14 @@ function build() {
   const started = data.started_s ? new Date(data.started_s * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC" : "not started";
   const parts = [make("div", { class: "tiles" }, tiles(data.summary || {}))];
   if (data.evaluations.length) parts.push(section("evaluations", "Evaluations", make("div", { class: "card" }, evaluationFigure(data.evaluations), evaluationTable(data.evaluations))));
+  if (data.changed) parts.push(section("changed", "What the policy does differently", changedView(data.changed)));
   for (const stage of [...data.stages].reverse())
     if (stage.charts.length) parts.push(section(`stage-${data.stages.indexOf(stage)}`, `Curves of ${stage.name}`, make("div", { class: "charts" }, stage.charts.map(chartFigure))));
   if (data.traces.length) parts.push(section("traces", "Traces", ...browser(data.traces)));
   parts.push(section("run", "The run", make("div", { class: "two" }, data.stages.length ? stagesView() : null, data.episodes ? outcomesView() : null)));
   if (data.faults.length) parts.push(section("faults", "Faults", make("div", { class: "card" }, table([{ name: "where", text: true }, { name: "plugin", text: true }, { name: "error", text: true }, { name: "times" }], data.faults.map((row) => row.map(String))))));
-  if (data.summary && Object.keys(data.summary).length) parts.push(section("summary", "Summary", facts(data.summary)));
+  const { evaluations, ...shown } = data.summary || {};
+  if (Object.keys(shown).length) parts.push(section("summary", "Summary", make("details", {}, make("summary", {}, "Every figure of summary.json"), facts(shown))));
   parts.push(section("setup", "Plugins and run file", make("div", { class: "card" }, table([{ name: "plugin", text: true }, { name: "distribution", text: true }, { name: "version", text: true }], pluginRows()), data.config ? make("details", {}, make("summary", {}, "config.json"), make("pre", {}, data.config)) : null)));
   const links = parts.filter((part) => part.id).map((part) => make("a", { href: "#" + part.id }, part.querySelector("h2").textContent));
   document.getElementById("app").append(
