@@ -119,7 +119,7 @@ def type_of(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_of(option) for option in options if option is not types.NoneType)
     if origin is tuple:
-        return f"list of {type_of(options[0])}"
+        return "list of " + {"table": "tables", "component": "components"}.get(one := type_of(options[0]), one)
     return "component" if hint is Component else "table"
 
 
