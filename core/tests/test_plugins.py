@@ -6,7 +6,8 @@ import pytest
 
 from composer_core import RewardSpec, ToolSpec, hookimpl
 from composer_core.errors import ConfigError, PluginError, PluginFault
-from composer_core.plugins import Candidate, Plugins, candidates, report, select
+from composer_core.listing import report
+from composer_core.plugins import Candidate, Plugins, candidates, select
 
 
 def module(name="demo", api=1, **hooks):
@@ -108,7 +109,7 @@ def test_a_hook_that_raises_is_attributed():
 
     with pytest.raises(PluginFault) as caught:
         Plugins().register(candidate(), module(composer_tools=broken))
-    assert caught.value.plugin == "demo.composer_tools"
+    assert caught.value.plugin == "demo/composer_tools"
 
 
 def test_a_plugin_that_raises_at_import_is_named_with_dist_version_and_cause(tmp_path, monkeypatch):
@@ -148,8 +149,8 @@ def test_an_unknown_component_says_which_plugin_to_list():
 
 
 def test_the_report_lists_broken_plugins_instead_of_raising(monkeypatch):
-    installed = {"broken": Candidate("broken", "no_such_module_at_all", "composer-plugin-broken", "0.1")}
-    monkeypatch.setattr("composer_core.plugins.candidates", lambda: installed)
+    installed = [Candidate("broken", "no_such_module_at_all", "composer-plugin-broken", "0.1")]
+    monkeypatch.setattr("composer_core.listing.installed", lambda: installed)
     rows = {row.name: row for row in report()}
     assert rows["broken"].state == "failed"
     assert "no_such_module_at_all" in rows["broken"].why

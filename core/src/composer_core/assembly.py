@@ -7,8 +7,9 @@ every `BuildContext`: a component reaches others of the run by kind, never by im
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import attrs
 from attrs import Factory, define, field
 
 from composer_core.config import Component, RewardChoice, RlStage, RunConfig, limits_for, settings_for
+from composer_core.edge import Edge
 from composer_core.episode import EpisodeParts
-from composer_core.errors import ConfigError, boundary, did_you_mean
-from composer_core.events import Event
+from composer_core.errors import ComposerError, ConfigError, boundary, did_you_mean
+from composer_core.events import Event, PluginFailed
 from composer_core.hookspecs import RunView
 from composer_core.protocols import Algorithm, BuildContext
 from composer_core.records import (
@@ -29,6 +31,7 @@ from composer_core.records import (
     NoConfig,
     RendererSpec,
     RewardSpec,
+    SandboxSpec,
     ToolSpec,
     TrainerSpec,
     resolve,
@@ -63,7 +66,7 @@ class Assembly:
     run_dir: Path
     emit: Callable[[Event], None] = lambda event: None
     _built: dict[str, Any] = Factory(dict)
-    _order: list[tuple[str, Any]] = field(factory=list)
+    _order: list[tuple[Entry, Any]] = field(factory=list)
 
     # --- choices, without building ---
 
@@ -171,19 +174,22 @@ class Assembly:
         with boundary(entry.spec.kind, entry.id):
             made = resolve(factory)(config, self.build_context())
         if closes:
-            self._order.append((entry.id, made))
+            self._order.append((entry, made))
         return made
+
+    def _edge(self, entry: Entry, config: Any, factory: Any) -> Edge:
+        return Edge(self._make(entry, config, factory), entry.spec.kind, entry.id)
 
     def _single(self, kind: str) -> Any:
         entry, config = self.entry(kind), self.settings(kind)
         assert entry is not None
         spec: Any = entry.spec
-        return self._make(entry, config, spec.factory)
+        return self._edge(entry, config, spec.factory)
 
     def _tokenizer(self) -> Any:
         entry, config = self.entry("models"), self.settings("models")
         assert entry is not None and isinstance(entry.spec, ModelSpec)
-        return self._make(entry, config, entry.spec.tokenizer)
+        return self._edge(entry, config, entry.spec.tokenizer)
 
     def _policy(self) -> Any:
         entry, config = self.entry("models"), self.settings("models")
@@ -220,22 +226,26 @@ class Assembly:
             return None
         spec = entry.spec
         assert isinstance(spec, AlgorithmSpec)
-        return Algorithm(
-            entry.id, resolve(spec.advantage), resolve(spec.objective), self.settings("algorithms"), spec.needs
-        )
+        with boundary("algorithms", entry.id):
+            advantage, objective = resolve(spec.advantage), resolve(spec.objective)
+        return Algorithm(entry.id, advantage, objective, self.settings("algorithms"), spec.needs)
 
     def _samplers(self) -> dict[str, Any]:
         made = {"policy": self._single("samplers")}
         for name, choice in self.config.samplers.items():
             entry = self.registry.find("samplers", choice.use, where=f"samplers.{name}.use")
             config: Any = settings_for(entry.spec.config, choice.settings, f"samplers.{name}")
-            made[name] = self._make(entry, config, entry.spec.factory)  # type: ignore[attr-defined]
+            made[name] = self._edge(entry, config, entry.spec.factory)  # type: ignore[attr-defined]
         return made
 
     def _sandboxes(self) -> Sandboxes:
         entry = self.entry("sandboxes")
-        assert entry is not None
-        return Sandboxes(self._single("sandboxes"), entry.id, self.get("tasks").tree, self.config.sandbox_limits)
+        assert entry is not None and isinstance(entry.spec, SandboxSpec)
+        tree_of = self.get("tasks").tree
+        provider = self._make(entry, self.settings("sandboxes"), entry.spec.factory, closes=False)
+        made = Sandboxes(provider, entry.id, tree_of, self.config.sandbox_limits)
+        self._order.append((entry, made))
+        return made
 
     # --- tools and rewards ---
 
@@ -273,8 +283,8 @@ class Assembly:
             assert isinstance(entry.spec, RewardSpec)
             with boundary("rewards", entry.id):
                 function = resolve(entry.spec.function)
-            reward = Reward(entry.id, entry.version, entry.spec, function, config, float(choice.weight))
-            _ = reward.wants
+                reward = Reward(entry.id, entry.version, entry.spec, function, config, float(choice.weight))
+                _ = reward.wants
             made.append(reward)
         return tuple(made)
 
@@ -287,14 +297,22 @@ class Assembly:
 
     def trackers(self) -> dict[str, Any]:
         """Built anew, and closed by `Trackers` on the thread that writes to them."""
-        return {
-            entry.id: self._make(entry, config, entry.spec.factory, closes=False)  # type: ignore[attr-defined]
-            for entry, config in self.tracker_choices()
-        }
+        made: dict[str, Any] = {}
+        with ExitStack() as stack:  # of the trackers built before one that cannot be
+            for entry, config in self.tracker_choices():
+                factory = entry.spec.factory  # type: ignore[attr-defined]
+                made[entry.id] = self._make(entry, config, factory, closes=False)
+                stack.callback(made[entry.id].close)
+            stack.pop_all()
+        return made
 
     def _parts(self) -> EpisodeParts:
-        chosen = {kind: entry.id for kind in ("samplers", "renderers", "contexts") if (entry := self.entry(kind))}
-        named = {f"samplers/{name}": choice.use for name, choice in self.config.samplers.items()}
+        kinds = ("samplers", "renderers", "contexts", "stores")
+        chosen = {kind: entry.id for kind in kinds if (entry := self.entry(kind))}
+        named = {
+            f"samplers/{name}": self.registry.find("samplers", choice.use).id
+            for name, choice in self.config.samplers.items()
+        }
         return EpisodeParts(
             samplers=self.get("samplers"),
             renderer=self.get("renderers"),
@@ -309,18 +327,34 @@ class Assembly:
         )
 
     async def close(self) -> None:
-        """Close what was built, last first and sandboxes before all; a failing close does not keep the others open."""
+        """Close what was built, last first and sandboxes before all; what fails is named and keeps nothing else open.
+
+        Called while an error is on its way (in a `finally`), it leaves that error standing and adds notes to it.
+
+        Raises:
+            ComposerError: of the first component that failed; the others stand in its notes.
+        """
+        failures: list[ComposerError] = []
+        ours = sys.exception()
         async with AsyncExitStack() as stack:
-            for _, made in self._order:
-                stack.push_async_callback(_close, made)
-            if "sandboxes" in self._built:
-                stack.push_async_callback(self._built["sandboxes"].close)
+            for entry, made in sorted(self._order, key=lambda item: isinstance(item[1], Sandboxes)):
+                stack.push_async_callback(self._close, entry, made, failures)
             self._order.clear()
             self._built.clear()
+        told: list[BaseException] = [*([ours] if ours else []), *failures]
+        for failure in told[1:]:
+            told[0].add_note(str(failure))
+        if failures and not ours:
+            raise failures[0]
 
-
-async def _close(made: Any) -> None:
-    close = getattr(made, "close", None)
-    found = close() if close else None
-    if inspect.isawaitable(found):
-        await found
+    async def _close(self, entry: Entry, made: Any, failures: list[ComposerError]) -> None:
+        try:
+            with boundary(entry.spec.kind, entry.id):
+                close = getattr(made, "close", None)
+                found = close() if close else None
+                if inspect.isawaitable(found):
+                    await found
+        except ComposerError as error:
+            error.fields.setdefault("where", "while closing")
+            failures.append(error)
+            self.emit(PluginFailed(plugin=entry.id, dist=entry.dist, version=entry.version, error=str(error)))

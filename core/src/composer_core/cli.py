@@ -13,7 +13,7 @@ from typing import Any
 import click
 from attrs import define
 
-from composer_core.errors import ComposerError, RunInterrupted, UserError
+from composer_core.errors import ComposerError, PluginError, PluginFault, RunInterrupted, UserError
 
 COMMANDS = {
     "train": "Run the stages of a run file, or resume a run.",
@@ -49,8 +49,7 @@ class LazyGroup(click.Group):
             return found
         for entry in _extra():
             if entry.name == name:
-                loaded: click.Command = entry.load()
-                return loaded
+                return _loaded(entry)
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -72,6 +71,17 @@ class LazyGroup(click.Group):
 
 def _extra() -> list[metadata.EntryPoint]:
     return [entry for entry in metadata.entry_points(group=COMMAND_GROUP) if entry.name not in COMMANDS]
+
+
+def _loaded(entry: metadata.EntryPoint) -> click.Command:
+    try:
+        loaded: click.Command = entry.load()
+    except Exception as error:
+        whose = f"{_dist(entry)} {entry.dist.version if entry.dist else ''}".rstrip()
+        found = f"{type(error).__name__}: {error}"
+        text = f"the command {entry.name!r} could not be imported"
+        raise PluginError(text, who=whose, where=entry.value, found=found) from error
+    return loaded
 
 
 def _dist(entry: metadata.EntryPoint) -> str:
@@ -101,6 +111,10 @@ def group(ctx: click.Context, plugins: str, switches: tuple[str, ...], debug: bo
         if not switch.startswith("no:") or len(switch) == 3:
             raise click.BadParameter(f"expected no:NAME, found {switch!r}", param_hint="-p")
         blocked.append(switch[3:])
+    if blocked:
+        from composer_core.plugins import select
+
+        select((), blocked)  # a name that means nothing is refused, whichever the command
     names = tuple(name.strip() for name in plugins.split(",") if name.strip())
     ctx.obj = Options(names, tuple(blocked), debug)
 
@@ -119,7 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ComposerError as error:
         if "--debug" in argv:
             raise
-        click.echo(f"composer-run: {error}", err=True)
+        for text in (str(error), *getattr(error, "__notes__", ())):
+            click.echo(f"composer-run: {text}", err=True)
+        if isinstance(error, PluginFault):
+            click.echo("composer-run: --debug shows the traceback", err=True)
         code = error.exit_code
     sys.exit(code or 0)
 

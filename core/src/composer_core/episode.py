@@ -221,9 +221,9 @@ class _Episode:
         started = time.perf_counter()
         with self.parts.blame("samplers", request.sampler):
             completion = await self.parts.samplers[request.sampler].generate(row.ids, settings, asked)
+            if not all(math.isfinite(value) for value in completion.logprobs.values()):
+                raise SamplerError("the sampler returned a log-probability that is not finite")
         self._add("generate_s", time.perf_counter() - started)
-        if not all(math.isfinite(value) for value in completion.logprobs.values()):
-            raise SamplerError("the sampler returned a log-probability that is not finite")
         start = len(row.ids)
         row.extend(completion)
         self.sampled_tokens += len(completion.ids)
@@ -336,9 +336,14 @@ def _deadline(wall_s: float | None) -> AbstractAsyncContextManager[Any]:
 
 def _void(episode: _Episode, error: ComposerError) -> Trace:
     cause = _cause(error)
-    plugin = str(error.fields.get("plugin", error.fields.get("who", "")))
-    episode.faults.append(Fault(cause, plugin, str(error), retryable=bool(getattr(error, "retryable", False))))
+    episode.faults.append(fault_of(cause, error))
     return episode.trace(Verdict(Outcome.VOID, cause))
+
+
+def fault_of(where: str, error: ComposerError, plugin: str = "") -> Fault:
+    """`error` as data, blamed on the component behind the innermost edge that it crossed, or else on `plugin`."""
+    blamed = str(error.fields.get("plugin", plugin or error.fields.get("who", ""))).partition(" ")[0]
+    return Fault(where, blamed, str(error), retryable=bool(getattr(error, "retryable", False)))
 
 
 def _cause(error: ComposerError) -> str:
@@ -361,7 +366,7 @@ async def grade(trace: Trace, request: EpisodeRequest, parts: EpisodeParts) -> T
         for reward in rewards:
             scores.append(await reward.score(available))
     except ComposerError as error:
-        fault = Fault("grader", reward.id, str(error), retryable=bool(getattr(error, "retryable", False)))
+        fault = fault_of("grader", error, reward.id)
         return evolve(trace, verdict=Verdict(Outcome.VOID, "grader"), faults=(*trace.faults, fault))
     stats = {**trace.stats, "grade_s": time.perf_counter() - started, "reward": total(scores)}
     return evolve(trace, verdict=verdict_of(parts.rewards, scores), scores=tuple(scores), stats=stats)

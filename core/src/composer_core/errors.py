@@ -1,8 +1,13 @@
 """One tree of errors, named for the boundary they crossed.
 
 Plugin code raises ordinary exceptions. `boundary(kind, plugin)` stands at every edge from the framework into a
-plugin: an error of this tree passes through untouched, anything else becomes a `PluginFault` that names the plugin.
-Faults inside an episode are recorded as data on its trace (see `types.Verdict`); they never end a run by themselves.
+plugin: an error of this tree passes through and is told where it came from, anything else becomes a `PluginFault`.
+Either way its text names the component, its distribution and the version. Faults inside an episode are recorded as
+data on its trace (see `types.Verdict`); they never end a run by themselves.
+
+Whose a component is, is known to the process: `Plugins` records the owner of each plugin it registers, and `who` looks
+it up when an error is made. So an id ("plugin/name") is all that has to travel through the loop, workers name what
+they have loaded themselves, and an error that was pickled carries its finished text.
 
 Every class is picklable with its fields, since errors travel between processes. To add one: subclass the boundary it
 crosses, keep the constructor, give it an `exit_code` only if a person caused it.
@@ -12,20 +17,66 @@ This module formats messages; it does not print, log or decide what a fault mean
 
 from __future__ import annotations
 
-import asyncio
 import difflib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
+__all__ = [
+    "BackendError",
+    "CapabilityError",
+    "CheckError",
+    "ComposerError",
+    "ConfigError",
+    "GradingError",
+    "IncompatiblePlugin",
+    "NoCapacity",
+    "PathError",
+    "PluginError",
+    "PluginFault",
+    "PrepareError",
+    "QuotaError",
+    "RunInterrupted",
+    "SamplerError",
+    "SandboxError",
+    "SandboxGone",
+    "SandboxUnreachable",
+    "StoreError",
+    "TemplateMissing",
+    "ToolError",
+    "TrainerError",
+    "Unsupported",
+    "UserError",
+    "boundary",
+    "did_you_mean",
+    "record_owner",
+    "who",
+]
+
 FIELDS = ("who", "where", "expected", "found", "fix")
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_OWNERS: dict[str, dict[str, None]] = {}
+"""Plugin -> "dist version" as registered in this process; a name registered by two is said to be of either."""
+
+
+def record_owner(plugin: str, dist: str, version: str) -> None:
+    """Remember whose a plugin is, for the text of every error that its components cause in this process."""
+    _OWNERS.setdefault(plugin, {})[f"{dist} {version}"] = None
+
+
+def who(plugin: str) -> str:
+    """`plugin` (a name, or an id "plugin/name") with the distribution and version behind it, where they are known."""
+    owners = _OWNERS.get(plugin.partition("/")[0]) if " " not in plugin else None
+    return f"{plugin} of {' or '.join(owners)}" if owners else plugin
 
 
 class ComposerError(Exception):
     """Base of everything the framework raises on purpose.
 
-    `who` (plugin, dist, version), `where` (file, key), `expected`, `found` and `fix` are optional strings that are
-    appended to the message, one a line.
+    `who` (an id, which is completed with dist and version), `where` (file, key), `expected`, `found` and `fix` are
+    optional strings that are appended to the message, one a line.
     """
 
     exit_code = 1
@@ -34,6 +85,10 @@ class ComposerError(Exception):
         super().__init__(message)
         self.message = message
         self.fields = {name: value for name, value in fields.items() if value is not None}
+        said = str(self.fields.get("who", ""))
+        named = who(said)
+        if named != said or _ID.fullmatch(said):
+            self.fields = {"plugin": said, **self.fields, "who": named}
 
     def __str__(self) -> str:
         lines = [f"  {name + ':':<10}{self.fields[name]}" for name in FIELDS if name in self.fields]
@@ -59,6 +114,10 @@ class ConfigError(UserError, ValueError):
 
 class PluginError(UserError):
     """A plugin that was asked for is missing, broken, incompatible or contradicts another."""
+
+
+class IncompatiblePlugin(PluginError):
+    """A plugin was written for another version of the contract."""
 
 
 class CheckError(UserError):
@@ -158,22 +217,40 @@ class BackendError(SandboxError):
     """The provider's machinery failed (mount, spawn, protocol)."""
 
 
-@contextmanager
-def boundary(kind: str, plugin: str) -> Iterator[None]:
-    """Attribute a plugin's plain exception to `plugin` (a "plugin/name" id or a plugin name) once, at the edge.
+def boundary(kind: str, plugin: str) -> AbstractContextManager[None]:
+    """Attribute what goes wrong inside to `plugin` (a "plugin/name" id or a plugin's name) once, at the edge.
 
-    `kind` is a kind of the registry ("tools"), or "hook" or "episode".
+    `kind` is a kind of the registry ("tools"), or "hook" or "episode". The innermost edge names the culprit.
 
     Raises:
-        PluginFault: from any exception that is not of this module's tree. Cancellation and exits pass through.
+        PluginFault: from any exception that is not of this module's tree; one that is passes through and is given the
+            fields `plugin` and `who` unless it says whose it is. Cancellation and exits pass through.
     """
-    try:
-        yield
-    except (ComposerError, asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except Exception as error:
-        text = f"{plugin} ({kind}) raised {type(error).__name__}: {error}"
-        raise PluginFault(text, kind=kind, plugin=plugin) from error
+    return _Boundary(kind, plugin)
+
+
+class _Boundary(AbstractContextManager[None]):
+    """A class, since it is crossed many times a turn and a generator would cost several times as much."""
+
+    __slots__ = ("kind", "plugin")
+
+    def __init__(self, kind: str, plugin: str) -> None:
+        self.kind = kind
+        self.plugin = plugin
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ComposerError):
+            if "plugin" not in error.fields:
+                said = [str(error.fields["who"])] if "who" in error.fields else []
+                error.fields |= {"plugin": self.plugin, "who": ", ".join([*said, who(self.plugin)])}
+        elif isinstance(error, Exception):
+            text = f"{who(self.plugin)} ({self.kind}) raised {type(error).__name__}: {error}"
+            raise PluginFault(text, kind=self.kind, plugin=self.plugin) from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from composer_core.config import InProcessConfig
-from composer_core.episode import EpisodeParts, run_episode
+from composer_core.episode import EpisodeParts, fault_of, run_episode
+from composer_core.errors import ComposerError, boundary
 from composer_core.protocols import BuildContext, Store
 from composer_core.traces import encode
-from composer_core.types import EpisodeRequest, EpisodeResult, Fault, Outcome, Trace, TraceRef, Verdict, WeightsRef
+from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Trace, TraceRef, Verdict, WeightsRef
 
 LAG_PROBE_S = 0.05
 
@@ -42,12 +43,13 @@ class InProcessExecutor:
         async with self._gate:
             self._episodes += 1
             try:
-                trace = await run_episode(request, self._parts)
-                data = encode(trace)
-                uri = self._store.put(f"traces/{request.key.episode_id}.trace", data)
-                return result_of(trace, TraceRef(uri, hashlib.sha256(data).hexdigest()))
-            except Exception as error:  # a bad episode never kills a run
-                fault = Fault("host", "core/inprocess", f"{type(error).__name__}: {error}")
+                with boundary("executors", "core/inprocess"):
+                    trace = await run_episode(request, self._parts)
+                    data = encode(trace)
+                    uri = self._store.put(f"traces/{request.key.episode_id}.trace", data)
+                    return result_of(trace, TraceRef(uri, hashlib.sha256(data).hexdigest()))
+            except ComposerError as error:  # a bad episode never kills a run
+                fault = fault_of("host", error)
                 verdict = Verdict(Outcome.VOID, "host")
                 return EpisodeResult(request.key, request.group, None, verdict, faults=(fault,))
 

@@ -1,19 +1,22 @@
 """Find, select, check, register and report plugins, and hand the list to other processes.
 
 Loading never chooses: exactly the named plugins are loaded, and components are chosen by key in the run file. Asked
-for and missing, broken or incompatible stops the run with the plugin, dist, version, cause and fix. Only
-`composer-run plugins` looks at everything that is installed, and it imports thin modules alone.
+for and missing, broken or incompatible stops the run with the plugin, dist, version, cause and fix. Workers load the
+list that the run was started with (`load_manifest`), in the same versions.
 
-Not here: what a record means (`registry`, `records`) and anything that runs during an episode.
+Not here: the listing of everything that is installed (`listing`), what a record means (`registry`, `records`) and
+anything that runs during an episode.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,9 +24,22 @@ import pluggy
 from attrs import define, field, frozen
 
 from composer_core import hookspecs
-from composer_core.errors import ComposerError, PluginError, boundary, did_you_mean
+from composer_core.errors import IncompatiblePlugin, PluginError, boundary, did_you_mean, record_owner
 from composer_core.hookspecs import PROJECT, REGISTRATION_HOOKS
 from composer_core.registry import Registry
+
+__all__ = [
+    "BUILTIN",
+    "GROUP",
+    "Candidate",
+    "Loaded",
+    "Plugins",
+    "candidates",
+    "load_manifest",
+    "select",
+    "verify",
+    "verify_manifest",
+]
 
 GROUP = "composer.plugins"
 BUILTIN = "core"
@@ -41,7 +57,7 @@ class Candidate:
 
     @property
     def who(self) -> str:
-        return f"{self.name} ({self.dist} {self.version})"
+        return f"{self.name} of {self.dist} {self.version}"
 
 
 @frozen
@@ -49,27 +65,29 @@ class Loaded:
     """A plugin that was imported and registered."""
 
     candidate: Candidate
-    import_ms: float
-    components: tuple[str, ...] = ()
-
-
-@frozen
-class Row:
-    """One line of `composer-run plugins`."""
-
-    name: str
-    dist: str
-    version: str
-    state: str
-    """loaded, available, blocked, failed or incompatible."""
-    why: str = ""
-    import_ms: float = 0.0
+    import_ms: float | None
+    """Of its hook module alone; None where the process had imported that before."""
     components: tuple[str, ...] = ()
 
 
 def folded(name: str) -> str:
     """Plugin names compare with '-' and '_' alike."""
     return name.replace("_", "-").lower()
+
+
+def installed() -> list[Candidate]:
+    """All installed plugins, sorted by name; nothing is imported."""
+    found = []
+    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
+        dist, version = (entry.dist.name, entry.dist.version) if entry.dist else ("?", "?")
+        found.append(Candidate(folded(entry.name), entry.value, dist, version))
+    return found
+
+
+def builtin() -> Candidate:
+    from composer_core import __version__  # the package imports this module's clients
+
+    return Candidate(BUILTIN, BUILTIN_MODULE, "composer-core", __version__)
 
 
 def candidates() -> dict[str, Candidate]:
@@ -79,18 +97,14 @@ def candidates() -> dict[str, Candidate]:
         PluginError: two distributions offer the same plugin name.
     """
     found: dict[str, Candidate] = {}
-    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
-        dist = entry.dist.name if entry.dist else "?"
-        version = entry.dist.version if entry.dist else "?"
-        candidate = Candidate(folded(entry.name), entry.value, dist, version)
-        other = found.get(candidate.name)
-        if other and other != candidate:
+    for candidate in installed():
+        other = found.setdefault(candidate.name, candidate)
+        if other != candidate:
             raise PluginError(
                 f"two distributions offer the plugin {candidate.name!r}",
-                who=f"{other.dist} {other.version} and {dist} {version}",
+                who=f"{other.dist} {other.version} and {candidate.dist} {candidate.version}",
                 fix="uninstall one of them",
             )
-        found[candidate.name] = candidate
     return found
 
 
@@ -100,21 +114,24 @@ def select(
     """The candidates for the listed names, in listed order, built-ins first.
 
     Raises:
-        PluginError: a name is not installed, or is both asked for and blocked.
+        PluginError: a name is not installed, or a built-in is blocked.
     """
-    installed = candidates() if known is None else known
+    offered = candidates() if known is None else known
     shut = {folded(name) for name in blocked}
     if BUILTIN in shut:
         raise PluginError("the built-in plugin 'core' cannot be blocked", where="-p no:core")
-    chosen = [Candidate(BUILTIN, BUILTIN_MODULE, "composer-core", _core_version())]
+    for name in sorted(shut - set(offered)):
+        hint = did_you_mean(name, offered)
+        raise PluginError(f"plugin {name!r} is not installed, so it cannot be blocked", where=f"-p no:{name}", fix=hint)
+    chosen = [builtin()]
     for name in dict.fromkeys(folded(name) for name in names):
         if name in shut or name == BUILTIN:
             continue
-        if name not in installed:
-            hint = did_you_mean(name, installed)
+        if name not in offered:
+            hint = did_you_mean(name, offered)
             fix = f"{hint}; a plugin is an installed distribution with an entry point in the group {GROUP!r}"
             raise PluginError(f"plugin {name!r} is not installed", where="plugins", found=name, fix=fix)
-        chosen.append(installed[name])
+        chosen.append(offered[name])
     return chosen
 
 
@@ -133,14 +150,16 @@ class Plugins:
     def load(self, chosen: Sequence[Candidate]) -> Plugins:
         """Import and register each candidate; the first listed registers first."""
         for candidate in chosen:
+            cold = candidate.module.partition(":")[0] not in sys.modules
             started = time.perf_counter()
             module = import_hook_module(candidate)
-            import_ms = (time.perf_counter() - started) * 1e3
-            self.register(candidate, module, import_ms)
+            spent_ms = (time.perf_counter() - started) * 1e3
+            self.register(candidate, module, spent_ms if cold else None)
         return self
 
-    def register(self, candidate: Candidate, module: Any, import_ms: float = 0.0) -> None:
+    def register(self, candidate: Candidate, module: Any, import_ms: float | None = None) -> None:
         """Verify one hook module and collect its records."""
+        record_owner(candidate.name, candidate.dist, candidate.version)
         verify(candidate, module)
         try:
             self._manager.register(module, candidate.name)
@@ -161,7 +180,7 @@ class Plugins:
                 continue
             others = [plugin for plugin in self._manager.get_plugins() if plugin is not module]
             caller = self._manager.subset_hook_caller(hook, others)
-            with boundary("hook", f"{candidate.name}.{hook}"):
+            with boundary("hook", f"{candidate.name}/{hook}"):
                 specs = [spec for yielded in caller() for spec in yielded]
             for spec in specs:
                 self.registry.add(kind, candidate.name, spec, dist=candidate.dist, version=candidate.version)
@@ -174,7 +193,7 @@ class Plugins:
         for item in self.loaded:
             module: Any = self._manager.get_plugin(item.candidate.name)
             if hasattr(module, "composer_check"):
-                with boundary("hook", f"{item.candidate.name}.composer_check"):
+                with boundary("hook", f"{item.candidate.name}/composer_check"):
                     problems.extend(module.composer_check(run) or ())
         return problems
 
@@ -182,7 +201,7 @@ class Plugins:
         for item in self.loaded:
             module: Any = self._manager.get_plugin(item.candidate.name)
             if hasattr(module, "composer_process_start"):
-                with boundary("hook", f"{item.candidate.name}.composer_process_start"):
+                with boundary("hook", f"{item.candidate.name}/composer_process_start"):
                     module.composer_process_start(process)
 
     def manifest(self) -> list[dict[str, str]]:
@@ -207,7 +226,7 @@ def import_hook_module(candidate: Candidate) -> ModuleType:
     """
     try:
         return importlib.import_module(candidate.module.partition(":")[0])
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(
             f"plugin {candidate.name} could not be imported",
             who=candidate.who,
@@ -227,7 +246,7 @@ def verify(candidate: Candidate, module: Any) -> None:
 
     found = getattr(module, "COMPOSER_API", None)
     if found != API:
-        raise PluginError(
+        raise IncompatiblePlugin(
             f"plugin {candidate.name} was written for another API",
             who=candidate.who,
             where=candidate.module,
@@ -262,7 +281,6 @@ def source_of(candidate: Candidate) -> str:
     """sha256 over an editable install's Python files, "" for a regular one; workers compare it."""
     import hashlib
     import json
-    from pathlib import Path
 
     try:
         text = metadata.distribution(candidate.dist).read_text("direct_url.json")
@@ -272,37 +290,45 @@ def source_of(candidate: Candidate) -> str:
         return ""
     package = importlib.import_module(candidate.module.partition(".")[0])
     digest = hashlib.sha256()
-    for root in package.__path__:
-        for path in sorted(Path(root).rglob("*.py")):
+    for root in map(Path, getattr(package, "__path__", [package.__file__])):
+        for path in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
-def report(names: Sequence[str] = (), blocked: Iterable[str] = ()) -> list[Row]:
-    """Every installed plugin with its state; a broken one is a row, never an exception."""
-    shut = {folded(name) for name in blocked}
-    asked = {folded(name) for name in names}
-    rows = []
-    for candidate in [Candidate(BUILTIN, BUILTIN_MODULE, "composer-core", _core_version()), *candidates().values()]:
-        who = (candidate.name, candidate.dist, candidate.version)
-        if candidate.name in shut:
-            rows.append(Row(*who, state="blocked", why=f"-p no:{candidate.name}"))
-            continue
-        plugins = Plugins()
-        try:
-            plugins.load([candidate])
-        except ComposerError as error:
-            state = "incompatible" if "another API" in error.message else "failed"
-            rows.append(Row(*who, state=state, why=str(error)))
-            continue
-        named = candidate.name in asked or candidate.name == BUILTIN
-        why = "built in" if candidate.name == BUILTIN else "named" if named else "not named in this run"
-        item = plugins.loaded[0]
-        rows.append(Row(*who, "loaded" if named else "available", why, item.import_ms, item.components))
-    return rows
+def load_manifest(recorded: Sequence[Mapping[str, str]]) -> Plugins:
+    """Load exactly the plugins of a run's `Plugins.manifest` into this process, as every worker does.
+
+    Raises:
+        PluginError: one is missing, broken, or not what the run was started with, its source included.
+    """
+    chosen = select([row["name"] for row in recorded])
+    _same_versions(recorded, {one.name: one for one in chosen})
+    plugins = Plugins().load(chosen)
+    for name in verify_manifest(recorded, plugins):
+        fix = "install the same source everywhere, or wheels instead of editable installs"
+        raise PluginError(f"the source of plugin {name} is not what the run was started with", who=name, fix=fix)
+    return plugins
 
 
-def _core_version() -> str:
-    from composer_core import __version__
+def verify_manifest(recorded: Sequence[Mapping[str, str]], plugins: Plugins) -> list[str]:
+    """Names of the recorded plugins whose source has changed since, all loaded in the recorded versions.
 
-    return __version__
+    Raises:
+        PluginError: one is missing or differs.
+    """
+    _same_versions(recorded, {item.candidate.name: item.candidate for item in plugins.loaded})
+    now = {row["name"]: row["source"] for row in plugins.manifest()}
+    return [row["name"] for row in recorded if row.get("source") and now[row["name"]] != row["source"]]
+
+
+def _same_versions(recorded: Sequence[Mapping[str, str]], found: Mapping[str, Candidate]) -> None:
+    for row in recorded:
+        one = found.get(row["name"])
+        if one is None or (one.dist, one.version) != (row["dist"], row["version"]):
+            raise PluginError(
+                f"plugin {row['name']} is not what the run was started with",
+                expected=f"{row['dist']} {row['version']}",
+                found=f"{one.dist} {one.version}" if one else "not loaded",
+                fix=f"pip install {row['dist']}=={row['version']}",
+            )

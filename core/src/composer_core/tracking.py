@@ -14,7 +14,7 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,7 +23,7 @@ from typing import IO, Any
 from cattrs import Converter
 
 from composer_core.console import ConsoleConfig, ConsoleTracker
-from composer_core.errors import StoreError, boundary
+from composer_core.errors import PluginFault, StoreError, boundary, who
 from composer_core.events import Event, FaultRecorded
 from composer_core.protocols import BuildContext, Tracker
 from composer_core.records import NoConfig
@@ -130,7 +130,9 @@ class Trackers:
         self._queue: SimpleQueue[Event | threading.Event | None] = SimpleQueue()
         self._closed = False
         self.failures: Counter[str] = Counter()
-        """Failed writes by component id."""
+        """Failed calls by component id."""
+        self._calling = ""
+        self._unclosed: list[Exception] = []
         self._thread = threading.Thread(target=self._run, name="composer-trackers", daemon=True)
         self._thread.start()
 
@@ -147,12 +149,16 @@ class Trackers:
         self._queue.put(reached)
         return reached.wait(timeout_s)
 
-    def close(self, timeout_s: float = 30.0) -> None:
-        """Hand on what is queued, then close every tracker; safe twice."""
+    def close(self, timeout_s: float = 30.0) -> Sequence[Exception]:
+        """Hand on what is queued, then close every tracker; returns what failed or was not done in time. Safe twice."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
             self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                late = f"{who(self._calling)} (trackers) was still busy {timeout_s:g} s after the end"
+                return [PluginFault(late, kind="trackers", plugin=self._calling)]
+        return self._unclosed
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -160,8 +166,8 @@ class Trackers:
                 item.set()
             else:
                 self._write(item, tuple(self._trackers))
-        for name, tracker in self._trackers.items():
-            self._guarded(name, tracker.close)
+        faults = [self._guarded(name, tracker.close) for name, tracker in self._trackers.items()]
+        self._unclosed = [fault for fault in faults if fault]
 
     def _write(self, event: Event, names: tuple[str, ...]) -> None:
         for name in names:
@@ -172,6 +178,7 @@ class Trackers:
                 self._write(told, tuple(other for other in names if not self.failures[other]))
 
     def _guarded(self, name: str, action: Callable[[], None]) -> Exception | None:
+        self._calling = name
         try:
             with boundary("trackers", name):
                 action()

@@ -13,9 +13,10 @@ import click
 from composer_core.assembly import Assembly
 from composer_core.cli import Options
 from composer_core.config import RunConfig, load, structure
-from composer_core.errors import PluginError, RunInterrupted
+from composer_core.errors import RunInterrupted
 from composer_core.hookspecs import ProcessView
 from composer_core.plugins import Plugins, select
+from composer_core.plugins import verify_manifest as compare_manifest
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -46,23 +47,13 @@ def assemble(config: RunConfig, plugins: Plugins, run_dir: Path, emit: Callable[
 
 
 def verify_manifest(recorded: list[dict[str, str]], plugins: Plugins) -> None:
-    """A resumed run, or a worker, loads exactly the recorded plugins in the recorded versions.
+    """A resumed run has exactly the recorded plugins in the recorded versions; a changed source is worth a note.
 
     Raises:
         PluginError: one is missing or differs.
     """
-    now = {row["name"]: row for row in plugins.manifest()}
-    for row in recorded:
-        found = now.get(row["name"])
-        if found is None or found["version"] != row["version"] or found["dist"] != row["dist"]:
-            raise PluginError(
-                f"plugin {row['name']} is not what the run was started with",
-                expected=f"{row['dist']} {row['version']}",
-                found=f"{found['dist']} {found['version']}" if found else "not loaded",
-                fix=f"pip install {row['dist']}=={row['version']}",
-            )
-        if row.get("source") and found["source"] != row["source"]:
-            click.echo(f"composer-run: note: the source of plugin {row['name']} has changed since the start", err=True)
+    for name in compare_manifest(recorded, plugins):
+        click.echo(f"composer-run: note: the source of plugin {name} has changed since the start", err=True)
 
 
 def restructure(data: dict[str, Any], where: Path) -> RunConfig:
@@ -92,10 +83,13 @@ def run_async(main: Callable[[], Coroutine[Any, Any, T]], go_on: str = "") -> T:
             loop.add_signal_handler(number, stop, number.name)
         try:
             return await task
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not received:
                 raise
-            raise RunInterrupted("; ".join([f"stopped by {received[0]}", *([go_on] if go_on else [])])) from None
+            stopped = RunInterrupted("; ".join([f"stopped by {received[0]}", *([go_on] if go_on else [])]))
+            for note in getattr(error, "__notes__", ()):
+                stopped.add_note(note)
+            raise stopped from None
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)

@@ -100,8 +100,8 @@ async def train(
         try:
             await assembly.close()
         finally:
-            if trackers:
-                trackers.close()
+            for fault in trackers.close() if trackers else ():
+                click.echo(f"composer-run: {fault}", err=True)
 
 
 def _started(config: RunConfig, plugins: Plugins, folder: RunDir, commit: Commit | None) -> RunStarted:
