@@ -178,6 +178,19 @@ def test_tool_reward_context_tracker_and_store_work_in_one_run(python, dists, tm
     assert not list((tmp_path / "run").glob("traces/*")), "traces went to the chosen store"
 
 
+def test_of_the_tasks_only_the_repairs_are_paid_in_a_sandbox_that_isolates(python, dists):
+    name = EXAMPLES["task"]
+    settings = {
+        "plugins": ["fakes", "local", "hidden-tests", name],
+        "tasks": {"use": f"{name}/{name}"},
+        "sandbox.use": "local/namespaces",
+        "rewards": [{"use": "hidden-tests/hidden-tests"}],
+    }
+    found = run(python, "-m", "composer_core.cli", "validate", FAKES, *overrides(settings), cwd=dists)
+    assert found.returncode == 0, found.stderr
+    assert "20 gradings, all as they must be" in found.stdout
+
+
 def test_ruff_has_nothing_to_say(dists):
     for words in (["check"], ["format", "--check"]):
         found = run(

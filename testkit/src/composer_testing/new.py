@@ -53,7 +53,7 @@ def command(kind: str, name: str, into: Path | None) -> None:
     folder = into or Path(f"composer-plugin-{name}")
     check_folder(folder)
     render(kind, name, folder)
-    click.echo(f"{folder}: the plugin {name}, a {kind} that works; change it from there")
+    click.echo(f"{folder}: the plugin {name} (kind: {kind}); it works as it is, change it from there:")
     for line in (f"cd {shlex.quote(str(folder))}", "pip install --no-build-isolation -e .", "pytest"):
         click.echo(f"  {line}")
     click.echo("  composer-run plugins")
