@@ -29,7 +29,7 @@ def loaded_after(statement: str) -> set[str]:
     [
         "import composer_core",
         "from composer_core.cli import group",
-        "from composer_core.commands import check, eval, plugins, show, train, validate",
+        "from composer_core.commands import check, doctor, eval, plugins, show, train, validate",
         *(f"import {module}" for module in HOOK_MODULES),
     ],
 )
@@ -37,7 +37,7 @@ def test_importing_it_loads_nothing_heavy(statement):
     assert loaded_after(statement) == set()
 
 
-@pytest.mark.parametrize("argument", ["--help", "plugins", "check"])
+@pytest.mark.parametrize("argument", ["--help", "plugins", "doctor", "check"])
 def test_a_command_loads_nothing_heavy(argument, root):
     args = [argument] if argument != "check" else ["check", str(root / "examples/quickstart/run.toml")]
     run = f"from composer_core.cli import main\ntry: main({args!r})\nexcept SystemExit as e: assert not e.code, e.code"

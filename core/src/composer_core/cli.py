@@ -21,6 +21,7 @@ COMMANDS = {
     "check": "Say what a run file would do, and what is wrong with it.",
     "validate": "Grade the gold answer, nothing, and every exploit of each task.",
     "plugins": "List plugins and their components.",
+    "doctor": "Say what this machine offers, what is missing, and how to mend it.",
     "show": "A run, or one trace of it, as a page of text.",
 }
 COMMAND_GROUP = "composer.commands"

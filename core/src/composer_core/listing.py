@@ -60,6 +60,6 @@ def _row(candidate: Candidate, asked: bool, shut: bool, twice: bool) -> Row:
         plugins.load([candidate])
     except ComposerError as error:
         return Row(*who, "incompatible" if isinstance(error, IncompatiblePlugin) else "failed", str(error))
-    why = "built in" if name == BUILTIN else "--plugins" if asked else f'plugins = ["{name}"], or --plugins {name}'
+    why = "built in" if name == BUILTIN else "named" if asked else f'plugins = ["{name}"], or --plugins {name}'
     state = "loaded" if asked else "available"
     return Row(*who, state, why, plugins.loaded[0].import_ms, tuple(plugins.registry))

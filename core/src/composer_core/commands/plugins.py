@@ -25,6 +25,12 @@ from composer_core.plugins import folded
 from composer_core.records import SPECS
 
 COLORS = {"loaded": "green", "available": "", "blocked": "dim", "failed": "red", "incompatible": "red"}
+LEGEND = {
+    "loaded": "built in, or named by --plugins",
+    "available": 'it works; plugins = ["NAME"] in a run file, or --plugins NAME before a command, loads it',
+    "blocked": "by -p no:NAME",
+}
+IMPORT = "import: of the hook module, cold, in this process; what plugins share counts for the first of them"
 ENDLESS = 1 << 16
 """Columns of a page that is never wrapped."""
 
@@ -71,18 +77,12 @@ def _grid(*headings: str) -> Table:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    table = _grid("plugin", "version", "state", "why", "import", "components")
+    table = _grid("plugin", "version", "state", "import", "components")
     for row in rows:
         spent = "-" if row.import_ms is None else f"{row.import_ms:.1f} ms"
         state = Text(row.state, COLORS[row.state])
-        table.add_row(row.name, row.version, state, _why(row), spent, _kinds(row))
+        table.add_row(row.name, row.version, state, spent, _kinds(row))
     return table
-
-
-def _why(row: Row) -> str:
-    if row.state in ("failed", "incompatible"):
-        return "see below"
-    return f"load: --plugins {row.name}" if row.state == "available" else row.why
 
 
 def _kinds(row: Row) -> str:
@@ -102,14 +102,12 @@ def _components(rows: Sequence[Row]) -> Table:
 
 
 def _reasons(rows: Sequence[Row]) -> list[RenderableType]:
-    """Why plugins cannot be loaded, and how to load the others."""
+    """Why plugins cannot be loaded, and what the words in the table mean."""
     found: list[RenderableType] = []
     for row in rows:
         if row.state in ("failed", "incompatible"):
-            found.append(Text(f"\n{row.name} ({row.dist} {row.version}) is {row.state}:"))
+            found.append(Text(f"\n{row.name} ({row.dist} {row.version}): {row.state}"))
             found.append(Padding(Text(row.why), (0, 0, 0, 2), expand=False))
-    if any(row.state == "available" for row in rows):
-        found.append(Text('\nload: by plugins = ["NAME"] in a run file, or --plugins NAME before the command'))
-    if any(row.import_ms is not None for row in rows):
-        found.append(Text("import: of the hook module, cold, in this process; what plugins share counts for the first"))
-    return found
+    states = {row.state for row in rows}
+    legend = [f"{state}: {text}" for state, text in LEGEND.items() if state in states]
+    return [*found, Text("\n".join(["", *legend, IMPORT]))]
