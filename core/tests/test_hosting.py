@@ -1,0 +1,130 @@
+"""Commands on this machine: what they print, how they end, and that nothing of theirs goes on after them."""
+
+import asyncio
+import time
+
+import pytest
+
+from composer_core.hosting import Processes, lay
+from composer_core.protocols import ExecRequest
+from composer_core.trees import File, Tree
+
+ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run `sh -c script`, or words, in an empty folder."""
+
+    def run(*words, **fields):
+        argv = ("sh", "-c", *words) if len(words) == 1 else words
+        return asyncio.run(Processes().run(ExecRequest(argv, **fields), tmp_path, ENV))
+
+    return run
+
+
+def test_a_tree_is_laid_out_with_its_folders_and_modes(tmp_path):
+    lay(Tree((File("a/b/script", b"x", True), File("plain", b"y"))), tmp_path / "made" / "here")
+    assert (tmp_path / "made/here/a/b/script").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "made/here/plain").stat().st_mode & 0o777 == 0o644
+    lay(Tree(()), tmp_path / "empty")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_output_is_kept_up_to_the_cap_and_counted_to_its_end(run):
+    result = run("head -c 300000 /dev/zero; head -c 70 /dev/zero >&2", output_bytes=100)
+    assert (len(result.stdout), result.stdout_bytes) == (100, 300_000)
+    assert (len(result.stderr), result.stderr_bytes) == (70, 70)
+
+
+def test_an_endless_writer_is_drained_and_ends_with_its_time(run):
+    result = run("yes", timeout_s=0.5, output_bytes=10)
+    assert (result.status, result.exit_code, result.stdout) == ("timeout", None, b"y\ny\ny\ny\ny\n")
+    assert result.stdout_bytes > 1_000_000
+
+
+@pytest.mark.parametrize("script", ["exit 3", "true", "head -c 10 >/dev/null"])
+def test_input_that_a_command_does_not_read_holds_up_nothing(run, script):
+    result = run(script, stdin=b"x" * 2_000_000, timeout_s=20)
+    assert result.status == "exited" and result.wall_s < 20
+
+
+def test_a_death_by_signal_is_told_with_its_number(run):
+    result = run("kill -11 $$")
+    assert (result.status, result.exit_code, result.signal) == ("signaled", None, 11)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("no-such-command", "x"), 127),
+        (("./plain", "x"), 126),
+        (("echo", "a\0b"), 126),
+        (("echo", "\ud800"), 126),
+        (("echo", "x" * 3_000_000), 126),
+    ],
+    ids=["unknown", "no program", "null", "half a character", "too long"],
+)
+def test_what_cannot_be_started_exits_as_a_shell_says_it(run, tmp_path, words, code):
+    (tmp_path / "plain").write_text("text")
+    result = run(*words)
+    assert (result.status, result.exit_code) == ("exited", code)
+    assert result.stderr.startswith(words[0].encode())
+
+
+def test_what_a_command_leaves_behind_ends_with_it(run, tmp_path):
+    assert run("(sleep 0.3; touch late) & echo done").stdout == b"done\n"
+    time.sleep(0.6)
+    assert not (tmp_path / "late").exists()
+
+
+def test_a_process_that_left_the_group_does_not_hold_the_result(run):
+    result = run("setsid sleep 5 & echo done", timeout_s=20)
+    assert (result.status, result.stdout) == ("exited", b"done\n")
+    assert result.wall_s < 4
+
+
+def test_environment_and_folder_are_those_given(run, tmp_path):
+    assert run("env", "-0").stdout.split(b"\0")[:-1] == [f"PATH={ENV['PATH']}".encode()]
+    assert run("pwd").stdout.decode().strip() == str(tmp_path.resolve())
+
+
+@pytest.mark.parametrize("cancelled", [True, False], ids=["cancelled", "killed"])
+def test_cancelling_or_killing_ends_the_whole_group(tmp_path, cancelled):
+    async def main():
+        processes = Processes()
+        request = ExecRequest(("sh", "-c", "(sleep 0.5; touch late) & touch early; sleep 60"), timeout_s=60)
+        running = asyncio.ensure_future(processes.run(request, tmp_path, ENV))
+        while not (tmp_path / "early").exists():
+            await asyncio.sleep(0.01)
+        if cancelled:
+            running.cancel()
+        else:
+            await processes.kill()
+        return (await asyncio.gather(running, return_exceptions=True))[0]
+
+    result = asyncio.run(main())
+    assert (
+        isinstance(result, asyncio.CancelledError) if cancelled else (result.status, result.signal) == ("signaled", 9)
+    )
+    time.sleep(0.8)
+    assert not (tmp_path / "late").exists()
+
+
+def test_what_is_started_after_the_end_ends_at_once(tmp_path):
+    async def main():
+        processes = Processes()
+        await processes.kill()
+        await processes.kill()
+        return await processes.run(ExecRequest(("sleep", "60"), timeout_s=60), tmp_path, ENV)
+
+    assert asyncio.run(main()).wall_s < 30
+
+
+def test_many_commands_run_beside_each_other(tmp_path):
+    async def main():
+        processes = Processes()
+        requests = [ExecRequest(("sh", "-c", f"sleep 0.2; echo {number}")) for number in range(30)]
+        return await asyncio.gather(*(processes.run(request, tmp_path, ENV) for request in requests))
+
+    assert [int(result.stdout) for result in asyncio.run(main())] == list(range(30))
