@@ -70,6 +70,42 @@ class CommandContract(SandboxContract):
             with pytest.raises(PathError):
                 self.run("sh", "-c", "pwd", cwd=wrong)
 
+    @pytest.mark.parametrize(
+        "word", ["a\0b", "half\ud800", "x" * 3_000_000], ids=["null", "half a character", "too long"]
+    )
+    def test_words_that_no_command_can_be_given_are_a_result_and_no_fault(self, word: str) -> None:
+        """A policy may write anything; a fault would make its episode void, to be tried again."""
+        result = self.run("echo", word)
+        assert (result.status, result.exit_code) == ("exited", 126)
+
+    def test_what_a_command_puts_in_the_way_is_a_path_error(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            outside = self._tmp_path / "outside"
+            outside.mkdir()
+            (outside / "secret").write_text("secret")
+            await sandbox.exec(["sh", "-c", f"ln -s circle circle; ln -s {outside} out; mkfifo pipe"])
+            for path in ("circle", "out/secret", "pipe", "n" * 300, "half\ud800"):
+                with pytest.raises(PathError):
+                    await sandbox.read(path)
+            for path in ("circle", "out/secret", "out/new", "pipe", "n" * 300, "half\ud800"):
+                with pytest.raises(PathError):
+                    await sandbox.write(path, b"mine")
+            with pytest.raises(PathError):
+                await sandbox.list("out")
+            assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("secret", "secret")]
+            assert not await sandbox.patch()
+
+        self.act(act)
+
+    def test_a_name_that_is_no_text_is_listed_and_no_part_of_the_patch(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            await sandbox.exec(["sh", "-c", r'echo x > "$(printf "odd\377")"; echo y > even'])
+            (odd,) = [entry for entry in await sandbox.list() if entry.name.startswith("odd")]
+            odd.name.encode()
+            assert [file.path for file in (await sandbox.patch()).writes] == ["even"]
+
+        self.act(act)
+
 
 class LimitsContract(CommandContract):
     """For providers that claim all limits."""

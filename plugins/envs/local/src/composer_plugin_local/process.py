@@ -13,13 +13,12 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from composer_core.errors import NoCapacity, PathError, PrepareError, QuotaError, SandboxGone, TemplateMissing
+from composer_core.hosting import Processes, lay
 from composer_core.protocols import (
     BuildContext,
     Created,
@@ -36,8 +35,6 @@ from composer_plugin_local.config import ProcessConfig
 from composer_plugin_local.keeper import files
 
 Entries = list[Entry]
-DRAIN_S = 1.0
-"""How long a pipe is still read after the command has ended and its group was killed."""
 
 
 def build(config: ProcessConfig, build: BuildContext) -> ProcessProvider:
@@ -65,7 +62,7 @@ class ProcessProvider:
         name = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
         if name not in self._templates:
             self._root = self._root or Path(tempfile.mkdtemp(prefix="composer-process-"))
-            _lay(self._root / name, workspace)
+            lay(workspace, self._root / name)
             self._templates[name] = spec
         return TemplateRef(name)
 
@@ -109,58 +106,16 @@ class ProcessSandbox:
         self.id = name
         self.gone = False
         self._home, self._spec, self._gate = home, spec, gate
-        self._groups: set[int] = set()
+        self._processes = Processes()
         self._fd = os.open(home / "workspace", os.O_PATH | os.O_DIRECTORY)
 
     async def exec(self, request: ExecRequest) -> ExecResult:
         cwd = self._cwd(request.cwd)
         async with self._gate:
             self._alive()
-            started = time.monotonic()
-            pipe = asyncio.subprocess.PIPE
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *request.argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd,
-                    env=self._env(dict(request.env)), start_new_session=True,
-                )  # fmt: skip
-            except OSError as error:
-                code = 127 if isinstance(error, FileNotFoundError) else 126
-                text = f"{request.argv[0]}: {error.strerror}\n".encode()
-                return ExecResult("exited", code, stderr=text, stderr_bytes=len(text))
-            return await self._follow(process, request, started)
-
-    async def _follow(self, process: asyncio.subprocess.Process, request: ExecRequest, started: float) -> ExecResult:
-        assert process.stdout and process.stderr and process.stdin
-        self._groups.add(process.pid)
-        out, err = _Kept(request.output_bytes), _Kept(request.output_bytes)
-        reading = [asyncio.ensure_future(out.drain(process.stdout)), asyncio.ensure_future(err.drain(process.stderr))]
-        feeding = asyncio.ensure_future(_feed(process.stdin, request.stdin))
-        timed_out = False
-        try:
-            await _wait_main(process, request.timeout_s)
-        except TimeoutError:
-            timed_out = True
-        finally:
-            _kill_group(process.pid)
-            self._groups.discard(process.pid)
-            await asyncio.shield(process.wait())
-            _, late = await asyncio.wait([*reading, feeding], timeout=DRAIN_S)
-            for task in late:
-                task.cancel()
-            process._transport.close()  # type: ignore[attr-defined]  # pipes that a stray process still holds
+            result = await self._processes.run(request, cwd, self._env(dict(request.env)))
         self._alive()
-        code = process.returncode or 0
-        status = "timeout" if timed_out else "signaled" if code < 0 else "exited"
-        return ExecResult(
-            status,
-            code if status == "exited" else None,
-            bytes(out.kept),
-            bytes(err.kept),
-            out.total,
-            err.total,
-            time.monotonic() - started,
-            -code if status == "signaled" else None,
-        )
+        return result
 
     def _cwd(self, path: str) -> Path:
         self._alive()
@@ -203,45 +158,9 @@ class ProcessSandbox:
         if self.gone:
             return
         self.gone = True
-        for group in self._groups:
-            _kill_group(group)
+        await self._processes.kill()
         os.close(self._fd)
         shutil.rmtree(self._home, ignore_errors=True)
-
-
-class _Kept:
-    """The head of a stream, and how long it was."""
-
-    def __init__(self, cap: int) -> None:
-        self.cap, self.total, self.kept = cap, 0, bytearray()
-
-    async def drain(self, stream: asyncio.StreamReader) -> None:
-        while data := await stream.read(1 << 16):
-            self.total += len(data)
-            self.kept += data[: max(0, self.cap - len(self.kept))]
-
-
-async def _feed(stream: asyncio.StreamWriter, data: bytes) -> None:
-    try:
-        stream.write(data)
-        await stream.drain()
-        stream.close()
-    except (BrokenPipeError, ConnectionResetError):
-        return  # the command does not read its input
-
-
-async def _wait_main(process: asyncio.subprocess.Process, timeout_s: float) -> None:
-    """Until the command itself ends: `Process.wait` would also wait for pipes that its children hold."""
-    async with asyncio.timeout(timeout_s):
-        while process.returncode is None:
-            await asyncio.sleep(0.002)
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _typed(error: files.Refused) -> PathError | QuotaError | NoCapacity:
@@ -251,12 +170,3 @@ def _typed(error: files.Refused) -> PathError | QuotaError | NoCapacity:
 def search_path() -> str:
     """System folders, and this interpreter's own so that `python3` is always there."""
     return f"/usr/local/bin:/usr/bin:/bin:{sys.base_prefix}/bin"
-
-
-def _lay(folder: Path, tree: Tree) -> None:
-    folder.mkdir(parents=True)
-    for file in tree.files:
-        path = folder / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.data)
-        path.chmod(0o755 if file.executable else 0o644)

@@ -26,8 +26,6 @@ def changes(sandbox: Sandbox, limit_bytes: int) -> tuple[list[tuple[str, bytes, 
         for path in sorted(_candidates(sandbox)):
             kind, found = _now(sandbox.fd, path, limit_bytes)
             known = path in template.executable
-            if kind == "file" and not _printable(path):
-                kind = "other"
             if kind == "file" and not (known and found == _before(pristine, path, template.executable[path])):
                 writes.append((path, *found))
             if kind in ("other", "large"):
@@ -67,7 +65,7 @@ def _now(folder: int, path: str, limit: int) -> tuple[str, tuple[bytes, bool]]:
     os.close(fd)
     if stat.S_ISDIR(info.st_mode):
         return "missing", nothing
-    if not stat.S_ISREG(info.st_mode):
+    if not stat.S_ISREG(info.st_mode) or not files.is_text(path):
         return "other", nothing
     try:
         data, mode = files.read(folder, path, limit, links=False)
@@ -93,11 +91,3 @@ def _is_link(folder: int, path: str) -> bool:
 def _before(pristine: int, path: str, executable: bool) -> tuple[bytes, bool]:
     data, _ = files.read(pristine, path, 1 << 30)
     return data, executable
-
-
-def _printable(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -45,7 +45,18 @@ def clean(path: str) -> str:
     """A relative path without empty or "." parts; "" is the workspace itself."""
     if "\0" in path or path.startswith("/"):
         raise Refused("path", f"{path!r}: paths are relative to the workspace")
+    if not is_text(path):
+        raise Refused("path", f"{path!r}: it holds half a character")
     return "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def is_text(name: str) -> bool:
+    """Whether it is UTF-8; Python holds other bytes of a name, and whatever JSON can spell, as lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read(folder: int, path: str, limit: int, links: bool = True) -> tuple[bytes, int]:
@@ -115,7 +126,7 @@ def _make_parents(folder: int, name: str) -> None:
 
 
 def listing(folder: int, path: str) -> list[tuple[str, str, int]]:
-    """(name, kind, bytes) of a folder's entries, sorted by name. Names that are no UTF-8 are escaped."""
+    """(name, kind, bytes) of a folder's entries, sorted by name. One that is no UTF-8 is escaped, its kind "other"."""
     try:
         fd = linux.open_beneath(folder, clean(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -128,7 +139,9 @@ def listing(folder: int, path: str) -> list[tuple[str, str, int]]:
 
 
 def _row(entry: os.DirEntry[str]) -> tuple[str, str, int]:
-    name = entry.name.encode("utf-8", "backslashreplace").decode()
+    if not is_text(entry.name):
+        return entry.name.encode("utf-8", "backslashreplace").decode(), "other", 0
+    name = entry.name
     if entry.is_dir(follow_symlinks=False):
         return name, "folder", 0
     if not entry.is_file(follow_symlinks=False):

@@ -100,6 +100,8 @@ class Server:
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EMFILE, errno.ENOMEM)
             reply = {"error": "capacity" if full else "backend", "message": str(error)}, b""
+        except Exception as error:  # one request may fail, the sandboxes of all others may not fall with it
+            reply = {"error": "backend", "message": f"{type(error).__name__}: {error}"}, b""
         if reply is not None:
             self._reply(number, *reply)
 
@@ -216,6 +218,8 @@ class Server:
         header["cwd"] = files.check_folder(sandbox.fd, header["cwd"])
         if not header["argv"]:
             raise Failure("backend", "an empty command")
+        if not all("\0" not in word and files.is_text(word) for word in header["argv"]):
+            return _not_started(f"{header['argv'][0]}: a word holds a null or half a character\n")
         self.waiting.append((sandbox, header, body, header["n"]))
         self._start_waiting()
         return None
@@ -300,3 +304,10 @@ class Server:
             sandbox.close()
             self._reply(sandbox.destroyed_by, {})
         self._start_waiting()
+
+
+def _not_started(text: str) -> tuple[dict[str, Any], bytes]:
+    """The reply to a command whose words no program can be given: a shell would say 126."""
+    data = text.encode(errors="replace")
+    counts = {"stdout_bytes": 0, "stderr_bytes": len(data), "split": 0}
+    return {"status": "exited", "exit_code": 126, "signal": None, "wall_s": 0.0, **counts}, data
