@@ -5,37 +5,84 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
-from composer_core.protocols import Executor, Store
+import pytest
+from attrs import evolve
+
+from composer_core.assembly import Assembly
+from composer_core.config import structure, to_data
+from composer_core.evaluate import request_for
+from composer_core.plugins import Plugins, select
+from composer_core.protocols import BuildContext, Executor, Store
+from composer_core.rundir import RunDir
 from composer_core.traces import decode
-from composer_core.types import EpisodeRequest, Outcome, WeightsRef
+from composer_core.types import EpisodeRequest, Outcome, SlotKey, WeightsRef
+
+RUN = {
+    "name": "contract",
+    "plugins": ["fakes"],
+    "tasks": {"use": "fakes/sums"},
+    "sandbox": {"use": "fakes/memory"},
+    "tools": {"use": ["fakes/read", "fakes/write", "fakes/done"]},
+    "model": {"use": "fakes/bytes"},
+    "renderer": {"use": "fakes/lines"},
+    "sampler": {"use": "fakes/learner"},
+    "samplers": {"broken": {"use": "fakes/learner", "void_share": 1.0}},
+    "trainer": {"use": "fakes/simulated"},
+    "rewards": [{"use": "fakes/checked"}],
+}
+"""A run of public fakes; its sampler "broken" raises at each attempt's first turn."""
 
 
 class ExecutorContract(ABC):
-    """Subclass and override `build`, `request` and `weights`."""
+    """Name your subclass `Test...` and override `build`; nothing else is needed.
+
+    An executor is built inside a run, so the suite assembles one of public fakes, in a run folder as `train` makes it.
+    """
+
+    assembly: Assembly
+    context: BuildContext
+    """Of that run; a test of your own may take "parts", "stores" or "samplers" from it."""
 
     @abstractmethod
-    def build(self) -> tuple[Executor, Store]:
-        """A fresh executor, and the store its workers write traces to."""
+    def build(self, context: BuildContext) -> Executor:
+        """A fresh executor of this run, not yet started."""
 
-    @abstractmethod
+    @pytest.fixture(autouse=True)
+    def _run_of_fakes(self, tmp_path: Path) -> None:
+        config = structure(RUN, "the contract's run")
+        plugins = Plugins().load(select(config.plugins))
+        RunDir(tmp_path / "run").create(to_data(config), plugins.manifest())
+        self.assembly = Assembly(config, plugins.registry, tmp_path / "run")
+        self.context = self.assembly.build_context()
+
     def request(self, attempt: int, *, broken: bool = False) -> EpisodeRequest:
-        """A request of the executor's tasks; a broken one makes its sampler raise."""
+        """An attempt at a task of the run; a broken one makes its sampler raise."""
+        tasks = self.context.get("tasks").tasks("train")
+        task = tasks[attempt % len(tasks)]
+        request = request_for(task, SlotKey(task.id, attempt), 1, {})
+        return evolve(request, sampler="broken") if broken else request
 
-    @abstractmethod
     def weights(self, version: int) -> WeightsRef:
-        """Weights that the executor's sampler can load."""
+        """Weights that the run's sampler can load."""
+        uri = f"weights/{version}.safetensors"
+        (self.context.run_dir / uri).write_bytes(b"any")
+        return WeightsRef(version, uri, "")
 
     def run(self, main: Callable[[Executor, Store], Awaitable[Any]]) -> Any:
+        """Play `main` with a started executor and the store that its workers write to; close it whatever happens."""
+
         async def whole() -> Any:
-            executor, store = self.build()
-            await executor.start()
+            executor = self.build(self.context)
             try:
-                return await main(executor, store)
+                await executor.start()
+                return await asyncio.wait_for(main(executor, self.context.get("stores")), 60)
             finally:
                 await executor.close()
                 await executor.close()
+                await self.assembly.close()
 
         return asyncio.run(whole())
 
@@ -56,7 +103,7 @@ class ExecutorContract(ABC):
             result = await executor.submit(self.request(1, broken=True))
             assert result.verdict.outcome is Outcome.VOID
             assert result.verdict.cause == "sampler"
-            assert result.faults
+            assert [fault.plugin for fault in result.faults] == ["fakes/learner"]
 
         self.run(main)
 
@@ -64,6 +111,7 @@ class ExecutorContract(ABC):
         async def main(executor: Executor, store: Store) -> None:
             found = await asyncio.gather(*(executor.submit(self.request(attempt)) for attempt in range(32)))
             assert len({result.key for result in found}) == 32
+            assert all(result.verdict.valid for result in found)
 
         self.run(main)
 
@@ -75,12 +123,25 @@ class ExecutorContract(ABC):
 
         self.run(main)
 
-    def test_a_cancelled_episode_stops(self) -> None:
+    def test_cancelled_episodes_give_their_places_back(self) -> None:
+        """Wherever they were: waiting for a place, or somewhere inside."""
+
         async def main(executor: Executor, store: Store) -> None:
-            task = asyncio.ensure_future(executor.submit(self.request(3)))
-            await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            assert task.done()
+            for turns in range(12):
+                running = [asyncio.ensure_future(executor.submit(self.request(attempt))) for attempt in range(40)]
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+            found = await asyncio.gather(*(executor.submit(self.request(attempt)) for attempt in range(40, 44)))
+            assert all(result.verdict.valid for result in found)
+
+        self.run(main)
+
+    def test_stats_tell_the_samplers_counters(self) -> None:
+        async def main(executor: Executor, store: Store) -> None:
+            result = await executor.submit(self.request(3))
+            assert executor.stats()["sampler/tokens"] == result.stats["tokens"]
 
         self.run(main)
