@@ -1,0 +1,1 @@
+"""Experts of a mixture, one after another. See the README beside this package."""
