@@ -1,0 +1,1 @@
+"""A policy that runs on the mean of what it has read. See the README beside this package."""
