@@ -1,0 +1,1 @@
+"""A sampler of bigrams. See the README beside this package."""
