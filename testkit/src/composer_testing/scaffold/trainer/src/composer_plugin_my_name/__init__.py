@@ -1,0 +1,1 @@
+"""A trainer by plain gradient descent. See the README beside this package."""
