@@ -1,0 +1,1 @@
+"""An executor of a bounded number of episodes. See the README beside this package."""

@@ -1,0 +1,59 @@
+"""Episodes as tasks of this process's event loop, behind a gate."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from composer_core import BuildContext
+from composer_core.episode import EpisodeParts, run_episode
+from composer_core.executor import result_of
+from composer_core.protocols import Store
+from composer_core.traces import encode
+from composer_core.types import EpisodeRequest, EpisodeResult, Fault, Outcome, TraceRef, Verdict, WeightsRef
+from composer_plugin_my_name.plugin import MyNameConfig
+
+
+class MyNameExecutor:
+    """`protocols.Executor`; every request is run once, and asking again is the ledger's business."""
+
+    def __init__(self, config: MyNameConfig, build: BuildContext) -> None:
+        self._parts: EpisodeParts = build.get("parts")
+        self._store: Store = build.get("stores")
+        self._run_dir: Path = build.run_dir
+        self._gate = asyncio.Semaphore(config.max_concurrent)
+        self._ended: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        """Nothing to place: samplers and sandboxes live in this process and were built with it."""
+
+    async def submit(self, request: EpisodeRequest) -> EpisodeResult:
+        """Run one episode when its turn comes; cancelling it ends the episode and frees its place."""
+        async with self._gate:
+            result = await self._run(request)
+        self._ended[result.verdict.outcome.value] += 1
+        return result
+
+    async def _run(self, request: EpisodeRequest) -> EpisodeResult:
+        try:
+            trace = await run_episode(request, self._parts)
+            data = encode(trace)
+            uri = await asyncio.to_thread(self._store.put, f"traces/{request.key.episode_id}.trace", data)
+            return result_of(trace, TraceRef(uri, hashlib.sha256(data).hexdigest()))
+        except Exception as error:  # a bad episode never ends a run
+            fault = Fault("host", "my-name/my-name", f"{type(error).__name__}: {error}")
+            return EpisodeResult(request.key, request.group, None, Verdict(Outcome.VOID, "host"), faults=(fault,))
+
+    async def publish(self, weights: WeightsRef) -> None:
+        """The policy's sampler has `weights` when this returns; episodes in flight go on with them."""
+        await self._parts.samplers["policy"].load(weights, self._run_dir / weights.uri)
+
+    def stats(self) -> Mapping[str, float]:
+        """Ended episodes by outcome, and what the sampler counts under `sampler/`."""
+        sampler = self._parts.samplers["policy"].stats()
+        ended = {f"episodes_{outcome}": float(count) for outcome, count in self._ended.items()}
+        return {**ended, **{f"sampler/{name}": value for name, value in sampler.items()}}
+
+    async def close(self) -> None:
+        """Nothing to end: whoever built the samplers and sandboxes closes them."""
