@@ -17,11 +17,12 @@ from typing import Any
 import attrs
 from attrs import Factory, define, field
 
-from composer_core.config import Component, RewardChoice, RlStage, RunConfig, limits_for, settings_for
+from composer_core.config import Component, RewardChoice, RlStage, RunConfig, limits_for, settings_for, to_data
 from composer_core.edge import Edge
 from composer_core.episode import EpisodeParts
 from composer_core.errors import ComposerError, ConfigError, boundary, did_you_mean
 from composer_core.events import Event, PluginFailed
+from composer_core.harness import Harness
 from composer_core.hookspecs import RunView
 from composer_core.protocols import Algorithm, BuildContext
 from composer_core.records import (
@@ -323,7 +324,24 @@ class Assembly:
             resolve_grading=self.get("tasks").grading,
             emit=self.emit,
             deterministic=self.config.deterministic,
+            harness=self.harness(),
             ids={**chosen, "samplers/policy": chosen.get("samplers", "samplers"), **named},
+        )
+
+    def harness(self) -> Harness:
+        """What the policy of this run sees the world through."""
+        tools = tuple(
+            {"id": tool.id, **attrs.asdict(tool.schema), "effect": tool.spec.effect, "settings": to_data(tool.config)}
+            for tool in self._tool_choices()
+        )
+        chosen = {kind: (self.entry(kind), self.settings(kind)) for kind in ("renderers", "contexts")}
+        parts = {kind: {"id": entry.id, "settings": to_data(config)} for kind, (entry, config) in chosen.items() if entry}
+        special = list(self._shared_settings()["special_tokens"])
+        return Harness(
+            tools,
+            {**parts["renderers"], "special_tokens": special},
+            parts["contexts"],
+            self.get("tokenizer").fingerprint,
         )
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "validate": "Grade the gold answer, nothing, and every exploit of each task.",
     "plugins": "List plugins and their components.",
     "doctor": "Say what this machine offers, what is missing, and how to mend it.",
+    "agent": "Let the policy of a run work on a folder, and accept or reject its diff.",
     "show": "A run, or one trace of it, as a page of text.",
 }
 COMMAND_GROUP = "composer.commands"

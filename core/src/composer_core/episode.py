@@ -22,11 +22,12 @@ from composer_core.columns import Column
 from composer_core.errors import ComposerError, PluginFault, SamplerError, SandboxError, boundary
 from composer_core.events import ContextCompacted, EpisodeStarted, Event, TurnEnded
 from composer_core.grading import open_room
+from composer_core.harness import Harness
 from composer_core.protocols import Ask, Context, ContextView, NewBranch, Renderer, Sampler, ToolContext
 from composer_core.sandbox import Sandbox, Sandboxes
 from composer_core.scoring import Reward, total, verdict_of
 from composer_core.toolbox import Toolbox
-from composer_core.trees import Patch
+from composer_core.trees import File, Patch
 from composer_core.types import (
     Branch,
     Completion,
@@ -47,6 +48,12 @@ from composer_core.types import (
     Verdict,
 )
 
+__all__ = [
+    "EpisodeParts",
+    "fault_of",
+    "run_episode",
+]
+
 
 @frozen
 class EpisodeParts:
@@ -61,6 +68,10 @@ class EpisodeParts:
     resolve_grading: Callable[[GradingRef], Grading] | None = None
     emit: Callable[[Event], None] = lambda event: None
     deterministic: bool = False
+    harness: Harness = Factory(Harness)
+    """What the policy sees the world through; its stamp goes onto every trace."""
+    watch: Callable[[Turn], None] = lambda turn: None
+    """Is shown each turn as it ends, words and results included; for a person who looks on."""
     ids: Mapping[str, str] = Factory(dict)
     """Whom to blame: component ids by kind, and by "samplers/NAME"."""
 
@@ -254,6 +265,7 @@ class _Episode:
 
     def _log(self, turn: Turn) -> None:
         self.turns.append(turn)
+        self.parts.watch(turn)
         self.parts.emit(
             TurnEnded(
                 episode_id=self.request.key.episode_id,
@@ -276,7 +288,12 @@ class _Episode:
             request.task, self.trace, len(self.rows[-1].ids), self.sampled_tokens, request.task.limits, self.state
         )
 
-    def trace(self, verdict: Verdict = Verdict(Outcome.UNGRADED), patch: Patch = Patch()) -> Trace:  # noqa: B008
+    def trace(
+        self,
+        verdict: Verdict = Verdict(Outcome.UNGRADED),  # noqa: B008
+        patch: Patch = Patch(),  # noqa: B008
+        originals: tuple[File, ...] = (),
+    ) -> Trace:
         """Everything so far."""
         return Trace(
             key=self.request.key,
@@ -287,6 +304,8 @@ class _Episode:
             stop=self.stop,
             verdict=verdict,
             patch=patch,
+            originals=originals,
+            harness=self.parts.harness.stamp(self.request.task.limits),
             faults=tuple(self.faults),
             stats=dict(self.stats),
             labels=dict(self.request.task.labels),
@@ -304,19 +323,19 @@ async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
     parts.emit(EpisodeStarted(episode_id=request.key.episode_id, task_id=request.task.id, group=request.group))
     started = time.perf_counter()
     try:
-        patch = await _attempt(episode)
+        patch, originals = await _attempt(episode)
     except ComposerError as error:
         return _void(episode, error)
     finally:
         episode.stats["wall_s"] = time.perf_counter() - started
         for branch in range(len(episode.rows)):
             await parts.samplers[request.sampler].release(f"{request.key.episode_id}#{branch}")
-    trace = episode.trace(patch=patch)
+    trace = episode.trace(patch=patch, originals=originals)
     return await grade(trace, request, parts) if request.graded else trace
 
 
-async def _attempt(episode: _Episode) -> Patch:
-    """Create the sandbox, act in it, take the patch out."""
+async def _attempt(episode: _Episode) -> tuple[Patch, tuple[File, ...]]:
+    """Create the sandbox, act in it, take the patch out, with the files it touches as they were."""
     started = time.perf_counter()
     request, parts = episode.request, episode.parts
     async with await parts.sandboxes.create(request.task, extra_needs=parts.toolbox.needs) as sandbox:
@@ -327,7 +346,8 @@ async def _attempt(episode: _Episode) -> Patch:
                     episode.stop = await episode.act(sandbox)
         except TimeoutError:
             episode.stop = Stop.TIME
-        return await sandbox.patch()
+        patch = await sandbox.patch()
+        return patch, tuple(file for path in patch.touched() if (file := sandbox.pristine.find(path)))
 
 
 def _deadline(wall_s: float | None) -> AbstractAsyncContextManager[Any]:

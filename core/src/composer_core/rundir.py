@@ -1,6 +1,7 @@
 """The run folder: what is written, and how a commit becomes the truth.
 
     config.json      resolved run file            plugins.json   name, dist, version, source hash of each plugin
+    harness.json     tools, renderer, context and tokenizer that the policy sees the world through
     commit.json      the manifest; replaced atomically, it names everything that belongs to the last commit
     checkpoints/N/   trainer state and ledger of commit N        journal-N.jsonl  finished episodes since commit N
     weights/         published weights            traces/        one file for each episode

@@ -42,6 +42,12 @@ from composer_core.protocols import (
 from composer_core.trees import File, Patch, Tree, TreeRef
 from composer_core.types import TaskView
 
+__all__ = [
+    "CallLimits",
+    "Sandbox",
+    "Sandboxes",
+]
+
 T = TypeVar("T")
 Children = list["Sandbox | Failed"]
 Entries = list[Entry]
@@ -295,6 +301,11 @@ class Sandboxes:
     async def _prepare(self, spec: TemplateSpec) -> TemplateRef:
         with boundary("sandboxes", self.plugin):
             return await self.provider.prepare(spec, self.tree(spec.workspace))
+
+    def offer(self, tree: Tree) -> TreeRef:
+        """Make a workspace known that the task set does not hold."""
+        self._trees[tree.ref] = tree
+        return tree.ref
 
     def tree(self, ref: TreeRef) -> Tree:
         if ref not in self._trees:

@@ -13,7 +13,7 @@ import click
 from composer_core.assembly import Assembly
 from composer_core.cli import Options
 from composer_core.config import RunConfig, load, structure
-from composer_core.errors import RunInterrupted
+from composer_core.errors import RunInterrupted, UserError
 from composer_core.hookspecs import ProcessView
 from composer_core.plugins import Plugins, select
 from composer_core.plugins import verify_manifest as compare_manifest
@@ -31,9 +31,35 @@ def run_file(function: F) -> F:
 
 
 def load_run(path: Path, overrides: tuple[str, ...], options: Options) -> tuple[RunConfig, Plugins]:
-    """The run file and its plugins, loaded exactly as listed."""
+    """The run file and its plugins, loaded exactly as listed, with every setting structured.
+
+    Raises:
+        UserError: something does not fit; one that goes away without a `--set` names that and not the file.
+    """
+    try:
+        return _load_run(path, overrides, options)
+    except UserError as error:
+        fails = next((n for n in range(len(overrides) + 1) if not _loads(path, overrides[:n], options)), 0)
+        if not fails:
+            raise
+        said = error.fields.get("where", "--set")
+        where = f"--set {overrides[fails - 1]}" + (f", {said}" if said != "--set" else "")
+        fields = {name: text.replace(str(path), "run") for name, text in error.fields.items()}
+        raise type(error)(error.message, **{**fields, "where": where}) from error
+
+
+def _load_run(path: Path, overrides: tuple[str, ...], options: Options) -> tuple[RunConfig, Plugins]:
     config = load(path, overrides)
-    return config, load_plugins(config, options)
+    plugins = load_plugins(config, options)
+    Assembly(config, plugins.registry, path.parent).view()
+    return config, plugins
+
+
+def _loads(path: Path, overrides: tuple[str, ...], options: Options) -> bool:
+    try:
+        return bool(_load_run(path, overrides, options))
+    except UserError:
+        return False
 
 
 def load_plugins(config: RunConfig, options: Options) -> Plugins:
@@ -54,6 +80,12 @@ def verify_manifest(recorded: list[dict[str, str]], plugins: Plugins) -> None:
     """
     for name in compare_manifest(recorded, plugins):
         click.echo(f"composer-run: note: the source of plugin {name} has changed since the start", err=True)
+
+
+def link_tokenizer(run: Path, scratch: Path) -> None:
+    """Into a scratch folder the policy's own tokenizer, so that none is trained anew."""
+    if (run / "tokenizer").is_dir():
+        (scratch / "tokenizer").symlink_to((run / "tokenizer").resolve(), target_is_directory=True)
 
 
 def restructure(data: dict[str, Any], where: Path) -> RunConfig:

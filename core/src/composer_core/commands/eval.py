@@ -12,7 +12,7 @@ import click
 from composer_core import checking
 from composer_core.assembly import Assembly
 from composer_core.cli import Options
-from composer_core.commands.common import assemble, load_run, run_async, run_file
+from composer_core.commands.common import assemble, link_tokenizer, load_run, run_async, run_file
 from composer_core.errors import ConfigError
 from composer_core.evaluate import evaluate
 from composer_core.pipeline import open_run, same_tokenizer
@@ -35,17 +35,11 @@ def command(options: Options, run_toml: Path, overrides: tuple[str, ...], run_di
     if commit is None:
         raise ConfigError("the run has no commit yet", where=str(run_dir))
     with tempfile.TemporaryDirectory(prefix="composer-eval-") as scratch:
-        _link_tokenizer(folder.path, Path(scratch))
+        link_tokenizer(folder.path, Path(scratch))
         assembly = assemble(config, plugins, Path(scratch))
         checking.refuse(checking.problems_of(assembly, plugins), str(run_toml))
         found = run_async(lambda: _evaluate(assembly, folder.path, commit, only))
     click.echo(json.dumps(found, indent=1))
-
-
-def _link_tokenizer(run: Path, scratch: Path) -> None:
-    """The policy's own tokenizer, never one trained anew."""
-    if (run / "tokenizer").is_dir():
-        (scratch / "tokenizer").symlink_to((run / "tokenizer").resolve(), target_is_directory=True)
 
 
 async def _evaluate(assembly: Assembly, run: Path, commit: Commit, only: tuple[str, ...]) -> dict[str, Any]:
