@@ -32,13 +32,13 @@ BUDGETS = {
     "context": 45,
     "store": 60,
     "renderer": 95,
-    "task": 100,
+    "task": 95,
     "sandbox": 120,
-    "sampler": 120,
-    "kernel": 60,
-    "model": 120,
+    "sampler": 90,
+    "kernel": 45,
+    "model": 95,
     "trainer": 120,
-    "executor": 120,
+    "executor": 70,
 }
 """Statements and lines of pyproject.toml; the first three and the sandbox are promises to authors."""
 PLACEHOLDERS = ("my-name", "my_name", "MyName")
