@@ -47,7 +47,7 @@ def test_a_tracker_that_cannot_be_built_leaves_no_other_open(
     assembly: Assembly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = []
-    monkeypatch.setattr("composer_core.tracking.ConsoleTracker", lambda config, build: 1 / 0)
+    monkeypatch.setattr("composer_core.console.ConsoleTracker", lambda config, build: 1 / 0)
     monkeypatch.setattr(JsonlTracker, "close", lambda self: (self._file.close(), closed.append(self)))
     with pytest.raises(PluginFault, match="core/console"):
         assembly.trackers()

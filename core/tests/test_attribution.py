@@ -76,7 +76,8 @@ class fakes:
     from composer_core.context import Plain
     from composer_core.executor import InProcessExecutor
     from composer_core.stores import FolderConfig, FolderStore
-    from composer_core.tracking import ConsoleConfig, ConsoleTracker, JsonlTracker
+    from composer_core.console import ConsoleConfig, ConsoleTracker
+    from composer_core.tracking import JsonlTracker
     from composer_testing.fakes.config import LearnerConfig, TasksConfig
     from composer_testing.fakes.learner import build_learner
     from composer_testing.fakes.tasks import Sums, sandboxes

@@ -45,7 +45,7 @@ def composer_trackers() -> Iterable[TrackerSpec]:
     )
     yield TrackerSpec(
         name="console",
-        factory="composer_core.tracking:ConsoleTracker",
+        factory="composer_core.console:ConsoleTracker",
         config=ConsoleConfig,
         summary="progress on a terminal, plain lines elsewhere",
     )

@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+__all__ = [
+    "CAPABILITIES",
+    "unknown",
+]
+
 CAPABILITIES: Mapping[str, str] = {
     "sandbox.isolates": "commands cannot reach the host's files, processes or network",
     "sandbox.forks": "a live sandbox can be forked into n new ones",

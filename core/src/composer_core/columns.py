@@ -22,6 +22,13 @@ from attrs import frozen
 
 from composer_core.errors import StoreError
 
+__all__ = [
+    "DTYPES",
+    "Column",
+    "pack",
+    "unpack",
+]
+
 DTYPES = {"U8": "B", "U16": "H", "I32": "i", "I64": "q", "F32": "f", "F64": "d"}
 
 

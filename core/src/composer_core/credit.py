@@ -19,6 +19,19 @@ from composer_core.errors import TrainerError, boundary
 from composer_core.protocols import Algorithm
 from composer_core.types import GroupRewards, TrainSequence
 
+__all__ = [
+    "CREDIT_MODES",
+    "KL_MODES",
+    "CreditRule",
+    "EpisodeKL",
+    "SegmentAdvantages",
+    "episode_advantages",
+    "flat_share",
+    "penalized",
+    "segment_advantages",
+    "segments_of",
+]
+
 CREDIT_MODES = ("share", "split", "last")
 KL_MODES = ("k1", "k1_mean")
 

@@ -13,6 +13,25 @@ from attrs import Factory, frozen
 
 from composer_core.types import EpisodeResult, Fault, Score, WeightsRef
 
+__all__ = [
+    "CheckpointSaved",
+    "ContextCompacted",
+    "EpisodeEnded",
+    "EpisodeStarted",
+    "Evaluated",
+    "Event",
+    "FaultRecorded",
+    "GroupScored",
+    "PluginFailed",
+    "RunEnded",
+    "RunStarted",
+    "StageEnded",
+    "StageStarted",
+    "StepEnded",
+    "TurnEnded",
+    "WeightsPublished",
+]
+
 
 @frozen(kw_only=True)
 class Event:

@@ -21,6 +21,10 @@ from composer_core.protocols import BuildContext, Store
 from composer_core.traces import encode
 from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Trace, TraceRef, Verdict, WeightsRef
 
+__all__ = [
+    "result_of",
+]
+
 LAG_PROBE_S = 0.05
 
 

@@ -17,6 +17,15 @@ from attrs import Factory, define, frozen
 from composer_core.tracking import read_events
 from composer_core.types import SlotKey
 
+__all__ = [
+    "BEHAVIOR",
+    "EpisodeRow",
+    "Evaluation",
+    "History",
+    "StageLog",
+    "changed",
+]
+
 Record = Mapping[str, Any]
 
 

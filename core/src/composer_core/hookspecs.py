@@ -32,6 +32,30 @@ if TYPE_CHECKING:
         TrainerSpec,
     )
 
+__all__ = [
+    "REGISTRATION_HOOKS",
+    "Problem",
+    "ProcessView",
+    "RunView",
+    "composer_algorithms",
+    "composer_check",
+    "composer_contexts",
+    "composer_executors",
+    "composer_kernels",
+    "composer_models",
+    "composer_process_start",
+    "composer_renderers",
+    "composer_rewards",
+    "composer_samplers",
+    "composer_sandboxes",
+    "composer_stores",
+    "composer_tasks",
+    "composer_tools",
+    "composer_trackers",
+    "composer_trainers",
+    "hookimpl",
+]
+
 PROJECT = "composer"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -9,6 +9,13 @@ from __future__ import annotations
 
 import hashlib
 
+__all__ = [
+    "bits",
+    "key_of",
+    "shuffled",
+    "uniform",
+]
+
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)

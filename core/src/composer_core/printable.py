@@ -5,6 +5,12 @@ from __future__ import annotations
 import math
 import re
 
+__all__ = [
+    "clip",
+    "clock",
+    "printable",
+]
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _CUT = "\n... {} characters cut ...\n"

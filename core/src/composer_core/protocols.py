@@ -37,6 +37,47 @@ from composer_core.types import (
     WeightsRef,
 )
 
+__all__ = [
+    "Algorithm",
+    "Ask",
+    "BuildContext",
+    "Changes",
+    "Context",
+    "ContextView",
+    "Continue",
+    "Created",
+    "Entry",
+    "ExecRequest",
+    "ExecResult",
+    "Executor",
+    "Failed",
+    "Forks",
+    "FullSnapshots",
+    "GradingRoom",
+    "Leases",
+    "Networks",
+    "NewBranch",
+    "OpenGrading",
+    "Pauses",
+    "Renderer",
+    "Sampler",
+    "SandboxBackend",
+    "SandboxHandle",
+    "SandboxProvider",
+    "Sessions",
+    "SnapshotRef",
+    "Store",
+    "TaskSet",
+    "TemplateRef",
+    "TemplateSpec",
+    "Tokenizer",
+    "ToolContext",
+    "ToolOutput",
+    "ToolSchema",
+    "Tracker",
+    "Trainer",
+]
+
 
 @frozen
 class BuildContext:
@@ -509,5 +550,3 @@ class Algorithm:
     config: Any
     needs: frozenset[str]
 
-
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("Any", "annotations")]

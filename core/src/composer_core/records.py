@@ -19,6 +19,28 @@ from attrs import field, frozen
 
 from composer_core.errors import PluginError
 
+__all__ = [
+    "SPECS",
+    "AlgorithmSpec",
+    "ContextSpec",
+    "ExecutorSpec",
+    "Factory",
+    "KernelSpec",
+    "ModelSpec",
+    "NoConfig",
+    "RendererSpec",
+    "RewardSpec",
+    "SamplerSpec",
+    "SandboxSpec",
+    "Spec",
+    "StoreSpec",
+    "TaskSpec",
+    "ToolSpec",
+    "TrackerSpec",
+    "TrainerSpec",
+    "resolve",
+]
+
 Factory = str | Callable[..., Any]
 
 

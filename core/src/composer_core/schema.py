@@ -26,6 +26,12 @@ from composer_core.errors import PluginError, ToolError, did_you_mean
 from composer_core.protocols import ToolContext, ToolOutput, ToolSchema
 from composer_core.records import ToolSpec, resolve
 
+__all__ = [
+    "bind",
+    "call_tool",
+    "schema_of",
+]
+
 TOOL_THREADS = 16
 """Plain `def` tools of one process that may run at the same time."""
 

@@ -16,6 +16,11 @@ from attrs import frozen
 from composer_core.errors import StoreError
 from composer_core.protocols import BuildContext
 
+__all__ = [
+    "FolderConfig",
+    "FolderStore",
+]
+
 TEMPORARY = ".part-"
 """Prefix of files being written; no key may hold a part that starts with it."""
 

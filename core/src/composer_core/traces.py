@@ -24,6 +24,13 @@ from composer_core.printable import printable
 from composer_core.trees import unified
 from composer_core.types import Call, ToolResult, Trace, Turn
 
+__all__ = [
+    "decode",
+    "encode",
+    "readable",
+    "turn_text",
+]
+
 FORMAT = "1"
 """Version of the layout, in the file's metadata as `composer_trace`."""
 BRANCH_COLUMNS = ("ids", "sampled", "logprobs", "routes")

@@ -22,7 +22,6 @@ from typing import IO, Any
 
 from cattrs import Converter
 
-from composer_core.console import ConsoleConfig, ConsoleTracker
 from composer_core.errors import PluginFault, StoreError, boundary, who
 from composer_core.events import Event, FaultRecorded
 from composer_core.protocols import BuildContext, Tracker
@@ -30,8 +29,6 @@ from composer_core.records import NoConfig
 from composer_core.types import Fault
 
 __all__ = [
-    "ConsoleConfig",
-    "ConsoleTracker",
     "JsonlTracker",
     "Trackers",
     "events_path",

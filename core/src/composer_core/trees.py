@@ -15,6 +15,14 @@ from attrs import field, frozen
 
 from composer_core.errors import ConfigError
 
+__all__ = [
+    "File",
+    "Patch",
+    "Tree",
+    "TreeRef",
+    "unified",
+]
+
 
 @frozen(order=True)
 class TreeRef:

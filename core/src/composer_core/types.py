@@ -17,6 +17,40 @@ from attrs import Factory, frozen
 from composer_core.columns import Column
 from composer_core.trees import File, Patch, Tree, TreeRef
 
+__all__ = [
+    "Branch",
+    "Call",
+    "Completion",
+    "EpisodeRequest",
+    "EpisodeResult",
+    "Fault",
+    "GenerateRequest",
+    "GenerateSettings",
+    "Grading",
+    "GradingRef",
+    "GroupRewards",
+    "Limits",
+    "Message",
+    "Outcome",
+    "ParsedTurn",
+    "Runs",
+    "Sampling",
+    "Score",
+    "SlotKey",
+    "StepStats",
+    "Stop",
+    "Task",
+    "TaskView",
+    "ToolResult",
+    "Trace",
+    "TraceRef",
+    "TrainBatch",
+    "TrainSequence",
+    "Turn",
+    "Verdict",
+    "WeightsRef",
+]
+
 Runs = tuple[tuple[int, int], ...]
 """Run-length coding of a row of integers: (value, count) pairs in order."""
 
