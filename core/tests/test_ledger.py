@@ -238,6 +238,14 @@ class LedgerMachine(RuleBasedStateMachine):
         if hasattr(self, "ledger"):
             assert len(self.ledger.groups) <= self.ledger.config.capacity
 
+    @invariant()
+    def what_is_noted_is_what_a_look_at_every_slot_finds(self):
+        if hasattr(self, "ledger"):
+            groups = self.ledger.groups.values()
+            assert self.ledger._ended == {group.number: group.oldest() for group in groups if not group.open()}
+            pending = {g.number for g in groups if any(slot.state is SlotState.PENDING for slot in g.slots)}
+            assert pending <= self.ledger._waiting
+
     def teardown(self):
         """From any state the stage can still be finished: no deadlock."""
         if not hasattr(self, "ledger"):

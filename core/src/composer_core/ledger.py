@@ -141,6 +141,12 @@ class Ledger:
     """Journal entries not drained yet."""
     _voids_in_a_row: Counter[str] = field(factory=Counter)
     _flat_refills: int = 0
+    _waiting: set[int] = field(factory=set)
+    """Groups that may hold a pending slot; with the next two, no call looks at every slot of every group."""
+    _ended: dict[int, int] = field(factory=dict)
+    """Groups without an open slot, and the version of each one's oldest token."""
+    _stalled: bool = False
+    """No batch was ready, and nothing that a batch depends on has changed since."""
 
     # --- rollouts ---
 
@@ -149,12 +155,14 @@ class Ledger:
         while self._may_admit():
             self._admit()
         issues = []
-        for group in self.groups.values():
+        for number in sorted(self._waiting & self.groups.keys()):
+            group = self.groups[number]
             for index, slot in enumerate(group.slots):
                 if slot.state is SlotState.PENDING:
                     slot.state, slot.issued_at = SlotState.RUNNING, self.clock()
                     slot.issues += 1
-                    issues.append(Issue(group.number, index, group.task_id, self.attempt(group.number, index)))
+                    issues.append(Issue(number, index, group.task_id, self.attempt(number, index)))
+        self._waiting.clear()
         return issues
 
     def attempt(self, group: int, slot: int) -> int:
@@ -178,6 +186,7 @@ class Ledger:
             self._voids_in_a_row.clear()
         else:
             self._void(target, result)
+            self._waiting.add(group)
         self._settle(holder)
 
     def lose(self, group: int, slot: int) -> None:
@@ -186,6 +195,7 @@ class Ledger:
         if holder and holder.slots[slot].state is SlotState.RUNNING:
             holder.slots[slot].state = SlotState.PENDING
             holder.slots[slot].issues -= 1
+            self._waiting.add(group)
             self.counters["lost"] += 1
 
     def _void(self, slot: Slot, result: SlotResult) -> None:
@@ -204,9 +214,10 @@ class Ledger:
             )
 
     def _settle(self, group: Group) -> None:
-        """Drop a finished group that cannot be trained."""
+        """Note that a group has ended, and drop it if it cannot be trained."""
         if group.open():
             return
+        self._ended[group.number], self._stalled = group.oldest(), False
         if len(group.valid()) < self.config.needed:
             self._drop(group, "dropped/void")
         elif self.config.refill_flat_groups and group.flat() and self._flat_refills < self.config.groups_per_step:
@@ -216,7 +227,12 @@ class Ledger:
     def _drop(self, group: Group, why: str) -> None:
         self.counters[why] += 1
         self.counters["dropped_tokens"] += sum(result.tokens for result in group.valid())
-        del self.groups[group.number]
+        self._remove(group.number)
+
+    def _remove(self, number: int) -> Group:
+        self._ended.pop(number, None)
+        self._stalled = False
+        return self.groups.pop(number)
 
     # --- admission ---
 
@@ -231,6 +247,8 @@ class Ledger:
         )
         self.entries.append({"kind": "admit", "group": group.number, "version": self.version})
         self.groups[group.number] = group
+        self._waiting.add(group.number)
+        self._stalled = False
         self.admitted += 1
         self.counters["groups"] += 1
         return group
@@ -239,45 +257,43 @@ class Ledger:
 
     def take(self) -> list[Group] | None:
         """The next step's groups, oldest first, or None while the trainer has to wait."""
-        if self.training or self.step >= self.config.steps:
+        if self.training or self.step >= self.config.steps or self._stalled:
             return None
         if self.config.staleness == "drop":
             self._drop_stale()
-        per_step = self.config.groups_per_step
-        ordered = sorted(self.groups.values(), key=lambda group: (group.oldest(), group.number))
-        if self.config.in_order:
-            batch = sorted(self.groups.values(), key=lambda group: group.number)[:per_step]
-            if any(group.open() for group in batch):
-                return None
-        else:
-            batch = [group for group in ordered if not group.open()][:per_step]
-        if len(batch) < per_step or not self._feasible_after(batch):
+        batch = self._next_batch()
+        if len(batch) < self.config.groups_per_step or not self._feasible_after(batch):
+            self._stalled = True
             return None
-        self.training = [group.number for group in batch]
-        return batch
+        self.training = batch
+        return [self.groups[number] for number in batch]
 
-    def _feasible_after(self, batch: list[Group]) -> bool:
+    def _next_batch(self) -> list[int]:
+        """Ended groups, oldest first; in order, those that are next if they have ended."""
+        per_step = self.config.groups_per_step
+        if self.config.in_order:
+            return [number for number in sorted(self.groups)[:per_step] if number in self._ended]
+        return sorted(self._ended, key=lambda number: (self._ended[number], number))[:per_step]
+
+    def _feasible_after(self, batch: list[int]) -> bool:
         """Whether every group that stays behind can be consumed before it is too old."""
         if self.config.staleness == "drop":
             return True
-        taken = {group.number for group in batch}
-        slack = sorted(
-            self.config.max_staleness - (self.version + 1 - group.oldest())
-            for group in self.groups.values()
-            if group.number not in taken
-        )
+        taken, due = set(batch), self.version + 1 - self.config.max_staleness
+        behind = (group for number, group in self.groups.items() if number not in taken)
+        slack = sorted(self._ended.get(group.number, group.version) - due for group in behind)
         per_step = self.config.groups_per_step
         return all(room >= position // per_step for position, room in enumerate(slack))
 
     def _drop_stale(self) -> None:
-        for group in list(self.groups.values()):
-            if not group.open() and self.version - group.oldest() > self.config.max_staleness:
-                self._drop(group, "dropped/stale")
+        for number, oldest in list(self._ended.items()):
+            if self.version - oldest > self.config.max_staleness:
+                self._drop(self.groups[number], "dropped/stale")
 
     def applied(self) -> None:
         """The batch given out last is in the weights; the version grows by one."""
         for number in self.training:
-            group = self.groups.pop(number)
+            group = self._remove(number)
             self.counters["trained_groups"] += 1
             self.counters["flat_groups"] += int(group.flat())
         self.training = []
@@ -318,6 +334,7 @@ class Ledger:
         self.version, self.step, self.admitted = data["version"], data["step"], data["admitted"]
         self.counters = Counter(data["counters"])
         self.groups, self.training, self.entries = {}, [], []
+        self._waiting, self._ended, self._stalled = set(), {}, False
         for entry in data["groups"]:
             slots = [
                 Slot(SlotState(s["state"]), s["issues"], SlotResult(**s["result"]) if s["result"] else None)
@@ -325,6 +342,10 @@ class Ledger:
             ]
             group = Group(entry["number"], entry["task_id"], entry["version"], slots)
             self.groups[group.number] = group
+            if group.open():
+                self._waiting.add(group.number)
+            else:
+                self._ended[group.number] = group.oldest()
 
     def replay(self, entries: list[dict[str, Any]]) -> int:
         """Apply a journal written after the committed state; returns how many finished episodes were kept.
