@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from composer_core import BuildContext
-from composer_core.episode import EpisodeParts, run_episode
+from composer_core.episode import EpisodeParts, fault_of, run_episode
+from composer_core.errors import ComposerError, boundary
 from composer_core.executor import result_of
 from composer_core.protocols import Store
 from composer_core.traces import encode
-from composer_core.types import EpisodeRequest, EpisodeResult, Fault, Outcome, TraceRef, Verdict, WeightsRef
+from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, TraceRef, Verdict, WeightsRef
 from composer_plugin_my_name.plugin import MyNameConfig
 
 
@@ -37,13 +38,14 @@ class MyNameExecutor:
 
     async def _run(self, request: EpisodeRequest) -> EpisodeResult:
         try:
-            trace = await run_episode(request, self._parts)
-            data = encode(trace)
-            uri = await asyncio.to_thread(self._store.put, f"traces/{request.key.episode_id}.trace", data)
-            return result_of(trace, TraceRef(uri, hashlib.sha256(data).hexdigest()))
-        except Exception as error:  # a bad episode never ends a run
-            fault = Fault("host", "my-name/my-name", f"{type(error).__name__}: {error}")
-            return EpisodeResult(request.key, request.group, None, Verdict(Outcome.VOID, "host"), faults=(fault,))
+            with boundary("executors", "my-name/my-name"):
+                trace = await run_episode(request, self._parts)
+                data = encode(trace)
+                uri = await asyncio.to_thread(self._store.put, f"traces/{request.key.episode_id}.trace", data)
+                return result_of(trace, TraceRef(uri, hashlib.sha256(data).hexdigest()))
+        except ComposerError as error:  # a bad episode never ends a run; whoever broke is named in the fault
+            faults = (fault_of("host", error),)
+            return EpisodeResult(request.key, request.group, None, Verdict(Outcome.VOID, "host"), faults=faults)
 
     async def publish(self, weights: WeightsRef) -> None:
         """The policy's sampler has `weights` when this returns; episodes in flight go on with them."""
