@@ -12,15 +12,11 @@ What mkdocstrings shows (Protocols, records, hooks) is made when the site is bui
 
 from __future__ import annotations
 
-import ast
 import inspect
-import json
 import re
 import sys
 import tomllib
-import types
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -28,12 +24,12 @@ from typing import Any
 
 import attrs
 from click.testing import CliRunner
+from docs_settings import markdown_table, table_of
 
 from composer_core import config as run_config
 from composer_core import hookspecs
 from composer_core.capabilities import CAPABILITIES
 from composer_core.cli import COMMAND_GROUP, COMMANDS, group
-from composer_core.config import Component
 from composer_core.plugins import Plugins, candidates, select
 from composer_core.records import SPECS, Spec
 from composer_core.registry import Entry
@@ -44,17 +40,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PART = re.compile(r"(<!-- made: ([a-z_]+)([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 78
 """Of help texts: what click makes of a terminal of 80 columns."""
-TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "any"}
-SECTIONS = {
-    "tools": "tools",
-    "rewards": "rewards",
-    "stages": "stages",
-    "evaluations": "evaluations",
-    "limits": "limits",
-    "sandbox_limits": "sandbox-limits",
-    "checkpoints": "checkpoints",
-}
-"""Keys of a run file that have a table of their own on the page, by its heading."""
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
@@ -76,85 +61,6 @@ def settings(*plugins: str) -> str:
             if cls is not None and attrs.fields(cls):
                 parts.append(f"**`{entry.id}`** ({entry.spec.kind}{where})\n\n{table_of(cls)}")
     return "\n\n".join(parts)
-
-
-def table_of(cls: type) -> str:
-    return markdown_table(("key", "type", "default", "meaning"), rows_of(cls))
-
-
-def rows_of(cls: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """Key, type, default and meaning of each field; a nested config's keys follow with their path."""
-    meanings = docstrings_of(cls)
-    for field in attrs.fields(attrs.resolve_types(cls)):
-        hint: Any = field.type
-        if attrs.has(hint) and prefix + field.name not in SECTIONS and hint is not Component:
-            yield from rows_of(hint, f"{prefix}{field.name}.")
-            continue
-        bounds = "; ".join(bounds_of(field.validator))
-        shown = type_of(hint) + (f", {bounds}" if bounds else "")
-        meaning = meanings.get(field.name, "")
-        if cls is run_config.RunConfig and field.name in SECTIONS:
-            meaning += f" See [below](#{SECTIONS[field.name]})."
-        yield f"`{prefix}{field.name}`", shown, default_of(field), meaning
-
-
-def docstrings_of(cls: type) -> dict[str, str]:
-    """The text under each field, which Python itself does not keep."""
-    (node,) = ast.parse(inspect.getsource(cls)).body
-    assert isinstance(node, ast.ClassDef)
-    found = {}
-    for statement, following in zip(node.body, node.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            value = following.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[ast.unparse(statement.target)] = " ".join(value.value.split())
-    return found
-
-
-def type_of(hint: Any) -> str:
-    """A type in the words of a run file."""
-    if hint in TYPES:
-        return TYPES[hint]
-    origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(type_of(option) for option in options if option is not types.NoneType)
-    if origin is tuple:
-        return "list of " + {"table": "tables", "component": "components"}.get(one := type_of(options[0]), one)
-    return "component" if hint is Component else "table"
-
-
-def default_of(field: Any) -> str:
-    """A default as TOML would write it."""
-    value = field.default
-    if value is attrs.NOTHING:
-        return "required"
-    if isinstance(value, attrs.Factory):  # type: ignore[arg-type]
-        value = value.factory()
-    if value is None:
-        return "not set"
-    if attrs.has(type(value)) and not isinstance(value, Component):
-        return "its defaults"
-    text = f"`{toml(value)}`"
-    return f"{text} ({value >> 20} MiB)" if field.name.endswith("_bytes") and value % (1 << 20) == 0 else text
-
-
-def toml(value: Any) -> str:
-    if isinstance(value, Component):
-        return toml(value.use)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(map(toml, value))}]"
-    return "{}" if isinstance(value, Mapping) else json.dumps(value)
-
-
-def bounds_of(validator: Any) -> list[str]:
-    """What attrs' own validators say of a range or a choice."""
-    if hasattr(validator, "_validators"):
-        return [text for one in validator._validators for text in bounds_of(one)]
-    if hasattr(validator, "options"):
-        return ["one of " + ", ".join(f"`{option}`" for option in validator.options)]
-    if hasattr(validator, "bound") and validator.bound != float("inf"):
-        return [f"{validator.compare_op} {validator.bound}"]
-    return []
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
@@ -286,11 +192,6 @@ def name_of(data: Mapping[str, Any]) -> str:
 
 def fence(header: str, text: str) -> str:
     return f"```{header}\n{text.strip(chr(10))}\n```"
-
-
-def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 MAKERS: dict[str, Callable[..., str]] = {
