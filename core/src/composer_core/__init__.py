@@ -5,6 +5,7 @@ Importing this package loads no torch, ray, triton, docker, transformers or nump
 
 from composer_core.columns import Column
 from composer_core.errors import ComposerError, ToolError, boundary
+from composer_core.footprint import Footprint, ModelSize
 from composer_core.hookspecs import Problem, ProcessView, RunView, hookimpl
 from composer_core.protocols import BuildContext, ToolContext, ToolOutput
 from composer_core.records import (
@@ -40,7 +41,9 @@ __all__ = [
     "ContextSpec",
     "ExecutorSpec",
     "File",
+    "Footprint",
     "KernelSpec",
+    "ModelSize",
     "ModelSpec",
     "NoConfig",
     "Patch",

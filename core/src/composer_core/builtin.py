@@ -19,6 +19,7 @@ def composer_executors() -> Iterable[ExecutorSpec]:
         name="inprocess",
         factory="composer_core.executor:InProcessExecutor",
         config=InProcessConfig,
+        footprint="composer_core.estimate:inprocess",
         summary="episodes as tasks of one process",
     )
 
@@ -34,6 +35,7 @@ def composer_stores() -> Iterable[StoreSpec]:
         name="folder",
         factory="composer_core.stores:FolderStore",
         config=FolderConfig,
+        footprint="composer_core.estimate:folder",
         summary="blobs as files below the run folder",
     )
 
@@ -41,7 +43,10 @@ def composer_stores() -> Iterable[StoreSpec]:
 @hookimpl
 def composer_trackers() -> Iterable[TrackerSpec]:
     yield TrackerSpec(
-        name="jsonl", factory="composer_core.tracking:JsonlTracker", summary="events.jsonl, one event a line"
+        name="jsonl",
+        factory="composer_core.tracking:JsonlTracker",
+        summary="events.jsonl, one event a line",
+        footprint="composer_core.estimate:events",
     )
     yield TrackerSpec(
         name="console",

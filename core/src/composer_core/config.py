@@ -412,6 +412,11 @@ def _stage(data: Any, _cls: type) -> StageChoice:
         raise ConfigError(f"a stage's kind is one of {', '.join(STAGES)}, found {kind!r}")
     cls: type[Any] = STAGES[data["kind"]]
     own = {a.name for a in attrs.fields(cls)}
+    missing = [a.name for a in attrs.fields(cls) if a.default is attrs.NOTHING and a.name not in {"name", *data}]
+    near = {key: hint for key in sorted(set(data) - own) if (hint := did_you_mean(key, missing)).startswith("did")}
+    if near:
+        hints = "; ".join(f"{key}: {hint}" for key, hint in near.items())
+        raise ConfigError(f"required key {', '.join(map(repr, missing))} is missing; {hints}")
     stage = _CONVERTER.structure({"name": data["kind"], **{k: v for k, v in data.items() if k in own}}, cls)
     return StageChoice(stage, {key: value for key, value in data.items() if key not in own})
 

@@ -15,6 +15,7 @@ import pluggy
 from attrs import Factory, frozen
 
 if TYPE_CHECKING:
+    from composer_core.footprint import ModelSize
     from composer_core.records import (
         AlgorithmSpec,
         ContextSpec,
@@ -81,6 +82,10 @@ class RunView:
     """Mapping of kind -> tuple of (component id, structured config) that the run has chosen."""
     records: Mapping[str, tuple[tuple[str, Any], ...]] = Factory(dict)
     """The same components' records: kind -> tuple of (component id, spec)."""
+    episodes: int = 0
+    """Episodes of the whole run, void ones and their refills apart; only where a footprint is asked for."""
+    model_size: ModelSize | None = None
+    """What the chosen model weighs; only where a footprint is asked for, None where its record does not tell."""
 
 
 @frozen

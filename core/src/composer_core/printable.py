@@ -1,4 +1,4 @@
-"""Small pieces of text: durations, words of a model or a tool made safe for a terminal, long texts cut."""
+"""Small pieces of text: durations, sizes, words of a model or a tool made safe for a terminal, long texts cut."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ __all__ = [
     "clip",
     "clock",
     "printable",
+    "size",
 ]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -29,6 +30,14 @@ def clock(seconds: float) -> str:
     whole = max(0, round(seconds)) if math.isfinite(seconds) else 0
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def size(count: int) -> str:
+    """Bytes with three digits: 512 MiB, 1.25 GiB."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 1 << power:
+            return f"{count / (1 << power):.3g} {unit}" if count < 1000 << power else f"{count >> power:,} {unit}"
+    return f"{count} B"
 
 
 def clip(text: str, limit_chars: int) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 A record is data about a component, cheap to make and safe to list. Its factory is "module:attr", resolved only when
 the component is chosen, or the object itself where its module is thin (stdlib, attrs and composer_core only).
 `config` is an attrs class of the component's settings; unknown keys in the run file are errors. `capabilities` is what
-the component *may* offer (names of `capabilities.CAPABILITIES`).
+the component *may* offer (names of `capabilities.CAPABILITIES`). `footprint` tells `check` what it takes.
 
 Factories are called as `factory(config, build)`, where `build` is a `BuildContext`; the object must satisfy the
 Protocol of its kind in `protocols`.
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 
 from composer_core.errors import PluginError
+from composer_core.footprint import Footprint
 
 __all__ = [
     "SPECS",
@@ -87,6 +88,8 @@ class Spec:
     """One line for `composer-run plugins`."""
     config: type = NoConfig
     capabilities: frozenset[str] = field(default=frozenset(), converter=_names)
+    footprint: Factory | Footprint | None = None
+    """What it takes in memory and files, or a thin function of its settings that tells; see `footprint`."""
 
 
 @frozen(kw_only=True)

@@ -144,7 +144,7 @@ def summarize_run(
         "loop_lag_p99_ms": stats.get("loop_lag_p99_ms"),
         "wall_s": wall_s,
         "resumed_from": resumed_from,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_MAXRSS,
+        "peak_rss_bytes": peak_rss_bytes(),
         "seed": config.seed,
         "deterministic": config.deterministic,
         "commit": _commit(),
@@ -163,6 +163,14 @@ def _gain(evaluations: Mapping[tuple[str, str], Evaluation], name: str, seed: in
         return None
     mean, low, high = statistics.paired_interval(before.rows, after.rows, seed)
     return {"mean": mean, "ci95_low": low, "ci95_high": high}
+
+
+def peak_rss_bytes() -> int:
+    """Most memory this process held; getrusage on Linux would count what its parent held when it started this one."""
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    own = [int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")]
+    return own[0] if own else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_MAXRSS
 
 
 def _commit() -> str | None:

@@ -6,6 +6,7 @@ Gold scores 1, doing nothing scores 0, each exploit scores 0; graded through the
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -41,21 +42,27 @@ def command(
     config, plugins = load_run(run_toml, overrides, options)
     with tempfile.TemporaryDirectory(prefix="composer-validate-") as scratch:
         assembly = assemble(config, plugins, Path(scratch))
-        count = run_async(lambda: validate(assembly, splits, limit, exploits))
-    click.echo(f"{count} gradings, all as they must be")
+        counts = run_async(lambda: validate(assembly, splits, limit, exploits))
+    click.echo(f"{'split':<20}{'gold':>10}{'no-op':>10}{'exploits':>10}")
+    for split, graded in counts.items():
+        click.echo(f"{split:<20}{graded['gold']:>10,}{graded['no-op']:>10,}{graded['exploit']:>10,}")
+    click.echo(f"{sum(graded.total() for graded in counts.values())} gradings, all as they must be")
 
 
-async def validate(assembly: Assembly, splits: tuple[str, ...], limit: int | None, exploits: bool) -> int:
-    """Number of gradings made.
+async def validate(
+    assembly: Assembly, splits: tuple[str, ...], limit: int | None, exploits: bool
+) -> dict[str, Counter[str]]:
+    """Split -> how many gradings of each sort (gold, no-op, exploit) were made.
 
     Raises:
         CheckError: some grading is not what it must be; names each.
     """
     tasks = assembly.get("tasks")
     wrong: list[str] = []
-    count = 0
+    counts: dict[str, Counter[str]] = {}
     try:
         for split in splits or tuple(tasks.splits()):
+            graded = counts.setdefault(split, Counter())
             chosen = list(tasks.tasks(split))[:limit]
             for start in track(range(0, len(chosen), AT_ONCE), description=split, transient=True):
                 cases = [
@@ -64,7 +71,7 @@ async def validate(assembly: Assembly, splits: tuple[str, ...], limit: int | Non
                     for name, patch, want in _cases(assembly, task, exploits)
                 ]
                 found = await gather_all([_grade(assembly, task, patch) for task, _, patch, _ in cases])
-                count += len(cases)
+                graded.update(name.partition(" ")[0] for _, name, _, _ in cases)
                 wrong += [
                     f"{task.id}: {name} is {trace.verdict.outcome}, expected {want} {_why(trace)}"
                     for (task, name, _, want), trace in zip(cases, found, strict=True)
@@ -73,8 +80,9 @@ async def validate(assembly: Assembly, splits: tuple[str, ...], limit: int | Non
     finally:
         await assembly.close()
     if wrong:
-        raise CheckError(f"{len(wrong)} of {count} gradings are wrong\n  - " + "\n  - ".join(wrong[:50]))
-    return count
+        total = sum(graded.total() for graded in counts.values())
+        raise CheckError(f"{len(wrong)} of {total} gradings are wrong\n  - " + "\n  - ".join(wrong[:50]))
+    return counts
 
 
 def _cases(assembly: Assembly, task: Task, exploits: bool) -> list[tuple[str, Patch, Outcome]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from composer_core import (
     AlgorithmSpec,
+    Footprint,
     ModelSpec,
     RendererSpec,
     RewardSpec,
@@ -46,6 +47,7 @@ def composer_sandboxes() -> Iterable[SandboxSpec]:
     yield SandboxSpec(
         name="memory",
         factory="composer_testing.fakes.tasks:sandboxes",
+        footprint=Footprint(),
         summary="workspaces in memory; commands are Python functions",
         capabilities={"sandbox.forks", "sandbox.snapshots.files", "sandbox.changes"},
     )
@@ -56,6 +58,7 @@ def composer_tasks() -> Iterable[TaskSpec]:
     yield TaskSpec(
         name="sums",
         factory="composer_testing.fakes.tasks:Sums",
+        footprint=Footprint(),
         config=TasksConfig,
         summary="write the sum of two numbers into a file",
     )
@@ -77,6 +80,7 @@ def composer_models() -> Iterable[ModelSpec]:
         name="bytes",
         tokenizer="composer_testing.fakes.text:build_tokenizer",
         policy="composer_testing.fakes.text:no_policy",
+        footprint=Footprint(),
         summary="one id a byte; no network",
     )
 
@@ -97,6 +101,7 @@ def composer_samplers() -> Iterable[SamplerSpec]:
     yield SamplerSpec(
         name="learner",
         factory="composer_testing.fakes.learner:build_learner",
+        footprint=Footprint(),
         config=LearnerConfig,
         capabilities=offers,
         summary="solves more of the sums with every version",
@@ -108,6 +113,7 @@ def composer_trainers() -> Iterable[TrainerSpec]:
     yield TrainerSpec(
         name="simulated",
         factory="composer_testing.fakes.trainer:SimulatedTrainer",
+        footprint=Footprint(),
         config=SimulatedTrainerConfig,
         stage_config=SimulatedStage,
         capabilities={"trainer.deterministic"},

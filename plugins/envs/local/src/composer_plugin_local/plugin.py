@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from composer_core import Problem, RunView, SandboxSpec, hookimpl
+from composer_core import Footprint, Problem, RunView, SandboxSpec, hookimpl
 from composer_plugin_local.config import NamespacesConfig, ProcessConfig
 
 COMPOSER_API = 1
@@ -17,6 +17,7 @@ def composer_sandboxes() -> Iterable[SandboxSpec]:
         summary="Linux namespaces over a copy-on-write workspace: no network, no host files, limits",
         factory="composer_plugin_local.namespaces:build",
         config=NamespacesConfig,
+        footprint="composer_plugin_local.footprint:namespaces",
         isolation="namespaces",
         capabilities={
             "sandbox.isolates",
@@ -34,6 +35,7 @@ def composer_sandboxes() -> Iterable[SandboxSpec]:
         summary="Plain processes in a copied folder: isolates nothing, for trusted code only",
         factory="composer_plugin_local.process:build",
         config=ProcessConfig,
+        footprint=Footprint(),
         isolation="none",
     )
 

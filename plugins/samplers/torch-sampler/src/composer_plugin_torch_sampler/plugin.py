@@ -17,6 +17,7 @@ def composer_samplers() -> Iterator[SamplerSpec]:
         summary="Continuous batching over a policy model in one process.",
         factory="composer_plugin_torch_sampler.sampler:build",
         config=ContinuousConfig,
+        footprint="composer_plugin_torch_sampler.footprint:footprint",
         capabilities={
             "sampler.logprobs",
             "sampler.versions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from composer_core import Problem, RunView, SamplerSpec, TaskSpec, hookimpl
+from composer_core import Footprint, Problem, RunView, SamplerSpec, TaskSpec, hookimpl
 from composer_core.errors import did_you_mean
 from composer_plugin_drills.catalog import workspace_name
 from composer_plugin_drills.config import DemonstratorConfig, DrillsConfig, GuesserConfig
@@ -21,6 +21,7 @@ def composer_tasks() -> Iterable[TaskSpec]:
         summary="one-line bugs in small functions, validated by running",
         factory="composer_plugin_drills.tasks:build",
         config=DrillsConfig,
+        footprint="composer_plugin_drills.footprint:footprint",
     )
 
 
@@ -41,6 +42,7 @@ def composer_samplers() -> Iterable[SamplerSpec]:
         summary="scripted: explores and tests well, repairs some kinds of bugs wrongly by habit",
         factory="composer_plugin_drills.demonstrator:build",
         config=DemonstratorConfig,
+        footprint=Footprint(),
         capabilities={"sampler.logprobs", "sampler.versions", "sampler.deterministic"},
     )
     yield SamplerSpec(
@@ -48,5 +50,6 @@ def composer_samplers() -> Iterable[SamplerSpec]:
         summary="scripted control: the likeliest inverse mutation, judged by the buggy text alone",
         factory="composer_plugin_drills.guesser:build",
         config=GuesserConfig,
+        footprint=Footprint(),
         capabilities={"sampler.logprobs", "sampler.versions", "sampler.deterministic"},
     )

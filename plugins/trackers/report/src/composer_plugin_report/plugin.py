@@ -16,11 +16,13 @@ def composer_trackers() -> Iterable[TrackerSpec]:
         name="tensorboard",
         summary="scalars of steps, evaluations and episodes, written without torch",
         config=TensorboardConfig,
+        footprint="composer_plugin_report.footprint:tensorboard",
         factory="composer_plugin_report.tensorboard:TensorboardTracker",
     )
     yield TrackerSpec(
         name="html",
         summary="one self-contained report.html with curves, evaluations and browsable traces",
         config=HtmlConfig,
+        footprint="composer_plugin_report.footprint:html",
         factory="composer_plugin_report.html:HtmlTracker",
     )

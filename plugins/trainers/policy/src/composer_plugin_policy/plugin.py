@@ -26,6 +26,7 @@ def composer_trainers() -> Iterator[TrainerSpec]:
         factory="composer_plugin_policy.trainer:PolicyTrainer",
         config=PolicyTrainerConfig,
         stage_config=StageSettings,
+        footprint="composer_plugin_policy.footprint:footprint",
         capabilities={"trainer.deterministic", "trainer.routes", "trainer.reference"},
     )
 

@@ -1,0 +1,188 @@
+"""`check` says what will run, what it costs and what it takes, from the run file and the records alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from attrs import evolve, frozen
+from click.testing import CliRunner
+
+from composer_core import Footprint, ModelSize
+from composer_core.assembly import Assembly
+from composer_core.cli import group
+from composer_core.commands.check import page
+from composer_core.config import EvaluationSet, load
+from composer_core.errors import CheckError, PluginFault
+from composer_core.estimate import PYTHON, measure_imports
+from composer_core.footprint import Process
+from composer_core.plan import attempts, differing, plan
+from composer_core.plugins import Plugins, select
+from composer_core.registry import Registry
+
+FAKES = Path(__file__).resolve().parents[2] / "examples/fakes/run.toml"
+
+
+def planned(tmp_path, *overrides, footprints=None):
+    """The plan of the fakes' run; `footprints` replaces those of components by id."""
+    config = load(FAKES, overrides)
+    plugins = Plugins().load(select(config.plugins))
+    registry = Registry()
+    for entry in plugins.registry:
+        given = (footprints or {}).get(entry.id, entry.spec.footprint)
+        registry.add(entry.spec.kind, entry.plugin, evolve(entry.spec, footprint=given), dist="d", version="1")
+    return plan(Assembly(config, registry, tmp_path), plugins)
+
+
+def checked(*args):
+    result = CliRunner().invoke(group, ["check", str(FAKES), *args])
+    if result.exception:
+        raise result.exception
+    return result.output
+
+
+def test_the_page_names_every_component_with_its_distribution_version_and_own_settings():
+    text = checked("--set", "sampler.gain=0.3")
+    for words in ("fakes/sums", "fakes/memory", "fakes/checked", "core/inprocess", "composer-testing 0.1.0"):
+        assert words in text
+    assert "gain = 0.3" in text
+    assert "count = 12" not in text, "12 is the default"
+
+
+def test_the_page_fits_100_columns_has_no_escapes_and_is_the_same_twice():
+    text = checked()
+    assert max(map(len, text.splitlines())) <= 100
+    assert "\x1b" not in text
+    assert text == checked()
+
+
+def test_needs_name_the_capability_and_the_setting_that_needs_it(tmp_path):
+    rows = {row["key"]: row for row in planned(tmp_path)["capabilities"]}
+    assert ["sampler.logprobs", "an rl stage"] in rows["sampler"]["needs"]
+    assert ["trainer.deterministic", "deterministic"] in rows["trainer"]["needs"]
+    assert rows["sandbox"]["needs"] == []
+    assert "sandbox.forks" in rows["sandbox"]["offers"]
+
+
+def test_stages_say_what_they_cost_at_most(tmp_path):
+    found = planned(tmp_path, "limits.tokens=40")
+    text, sft, rl = found["stages"]
+    assert (text["episodes"], text["tokens"]) == (0, 4 * 2 * 32)
+    assert (sft["episodes"], sft["tokens"]) == (12, 12 * 40)
+    assert (rl["episodes"], rl["tokens"]) == (5 * 3 * 4, 5 * 3 * 4 * 40)
+
+
+def test_attempts_that_several_sets_ask_for_are_counted_once():
+    main = EvaluationSet("main", "held_out", tasks=12, attempts=2)
+    deep = EvaluationSet("deep", "held_out", tasks=6, attempts=4)
+    greedy = EvaluationSet("greedy", "held_out", tasks=12, attempts=1, temperature=0.0)
+    assert attempts([main, deep]) == 12 * 2 + 6 * 2
+    assert attempts([main, greedy]) == 12 * 2 + 12
+
+
+def test_moments_count_the_looks_that_a_run_takes(tmp_path, monkeypatch):
+    found = planned(tmp_path)
+    assert found["moments"]["during"] == {"times": 2, "episodes": 24}, "steps 2 and 4 of 5"
+    assert found["episodes"] == 12 + 60 + 24 * 4
+
+
+def test_the_number_of_episodes_is_that_of_the_traces_a_run_writes(tmp_path):
+    process = CliRunner().invoke(group, ["train", str(FAKES), "--run-dir", str(tmp_path / "run")])
+    assert process.exception is None, process.exception
+    assert len(list((tmp_path / "run/traces").iterdir())) == planned(tmp_path)["episodes"]
+
+
+def test_the_outcomes_lead_over_all_other_rewards_is_proved_in_one_line(tmp_path):
+    found = planned(tmp_path)
+    assert found["rewards"]["margin"] == 1.0
+    row = {"id": "x/style", "weight": 0.2, "range": [-1.0, 1.0], "outcome": False}
+    found["rewards"]["each"].append(row)
+    (line,) = [line for line in page(found).splitlines() if "proof" in line]
+    assert "at most 0.4 < 1" in line
+
+
+def test_caps_that_the_sandbox_does_not_enforce_are_said(tmp_path):
+    found = planned(tmp_path)
+    assert "memory 512 MiB (not enforced)" in page(found)
+    found["capabilities"].append({"key": "sandbox", "offers": ["sandbox.limits.memory"], "needs": []})
+    assert "memory 512 MiB," in page(found)
+
+
+def test_a_weighty_component_that_tells_nothing_is_unknown_and_never_guessed(tmp_path):
+    found = planned(tmp_path, footprints={"fakes/simulated": None, "fakes/read": None})
+    assert found["memory"]["unknown"] == ["trainer fakes/simulated"]
+    assert "trainer fakes/simulated (gives none)" in page(found)
+
+
+def test_what_a_model_tells_reaches_samplers_and_trainers(tmp_path):
+    size = ModelSize(10, 40, 8, 100, 50, 4, 8, 16)
+
+    def told(config, run):
+        return Footprint({"weights": run.model_size.weight_bytes}, checkpoint_bytes=3)
+
+    weighs = {"fakes/bytes": Footprint(model=size), "fakes/simulated": told}
+    found = planned(tmp_path, "checkpoints.keep=2", footprints=weighs)
+    assert found["memory"]["parts"]["trainer fakes/simulated: weights"] == 40
+    assert found["files"]["weights/"] == 3 * 40
+    assert found["files"]["checkpoints/"] == 3 * 3, "two, and the best of the evaluations during training"
+
+
+def test_an_import_that_two_components_share_is_counted_once(tmp_path):
+    shared = Footprint(imports={"torch": 100 << 20})
+    found = planned(tmp_path, footprints={"fakes/simulated": shared, "fakes/learner": shared})
+    assert found["memory"]["parts"]["import torch"] == 100 << 20
+
+
+def test_processes_that_a_component_starts_stand_beside_the_run(tmp_path):
+    cap = Footprint(processes=(Process("a command", 8, 512 << 20, capped=True),))
+    found = planned(tmp_path, footprints={"fakes/memory": cap})
+    own, other = found["memory"]["processes"]
+    assert own["peak_bytes"] == sum(found["memory"]["parts"].values())
+    assert other["most"] == 8
+    assert "capped, each of at most 8" in page(found)
+
+
+def test_a_footprint_that_raises_is_attributed(tmp_path):
+    def broken(config, run):
+        raise KeyError("width")
+
+    with pytest.raises(PluginFault, match=r"fakes/learner .*KeyError"):
+        planned(tmp_path, footprints={"fakes/learner": broken})
+
+
+def test_a_probe_says_what_it_tried_and_found():
+    text = checked("--probe")
+    assert "Probed on this machine" in text
+    assert "offers here all it declares: changes, forks, snapshots.files" in text
+    assert "python and core" in text
+
+
+def test_packages_are_measured_in_a_process_of_their_own():
+    found = measure_imports(["sqlite3", "xmlrpc.client"])
+    assert list(found) == [PYTHON, "sqlite3", "xmlrpc.client"]
+    assert found[PYTHON] > 10 << 20
+    with pytest.raises(CheckError, match="no_such_package"):
+        measure_imports(["no_such_package"])
+
+
+def test_json_is_the_plan_of_the_page():
+    found = json.loads(checked("--json"))
+    assert page(found) == checked()
+
+
+@frozen
+class Inner:
+    kernel: str | None = None
+
+
+@frozen
+class Outer:
+    inner: Inner = Inner()
+    names: tuple[str, ...] = ()
+    needed: int = 3
+
+
+def test_settings_that_differ_are_shown_with_their_values_alone():
+    assert differing(Outer()) == {}
+    assert differing(Outer(Inner("a/b"), ("x",))) == {"inner": {"kernel": "a/b"}, "names": ["x"]}
