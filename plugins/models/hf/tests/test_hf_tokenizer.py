@@ -22,6 +22,7 @@ from composer_core.errors import ConfigError
 from composer_core.protocols import ToolSchema
 from composer_plugin_hf.renderers.config import HERMES_TOKENS, XML_TOKENS
 from composer_plugin_hf.tokenizer import HfTokenizer, build_tokenizer, train
+from composer_testing.contracts.tokenizers import TokenizerContract
 
 TAGS = XML_TOKENS + HERMES_TOKENS
 
@@ -39,6 +40,11 @@ def corpus() -> list[str]:
 @cache
 def trained() -> HfTokenizer:
     return train(corpus(), 600, TAGS)
+
+
+class TestTrained(TokenizerContract):
+    def build(self, tmp_path: Path, special_tokens: tuple[str, ...]) -> HfTokenizer:
+        return train(corpus(), 400, special_tokens)
 
 
 def context(run_dir: Path) -> BuildContext:
