@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from composer_core.assembly import Assembly
+from composer_core.cli import main
 from composer_core.commands.train import train
 from composer_core.config import load
 from composer_core.credit import CreditRule, episode_advantages
@@ -389,6 +390,44 @@ def test_a_tracker_that_fails_to_close(install, tmp_path, capsys):
     install(PARTS + SPOILED + hook("trackers", record))
     asyncio.run(train(load(FAKES, (*SHORT, choice("trackers"))), loaded(), RunDir(tmp_path / "run")))
     assert f"mine/part of {WHOSE} (trackers) raised ZeroDivisionError: in close" in capsys.readouterr().err
+
+
+# --- on the command line ------------------------------------------------------------------------------------------
+
+
+def on_the_command_line(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return ended.value.code, capsys.readouterr().err
+
+
+def test_a_fault_is_told_with_what_else_failed_and_how_to_see_more(install, tmp_path, capsys):
+    install(PARTS + SPOILED + hook("stores", CLOSING["stores"]) + hook("trainers", COMPONENTS["trainers"]))
+    settings = [part for text in (*SHORT, choice("stores"), choice("trainers")) for part in ("--set", text)]
+    arguments = ["--plugins", "mine", "train", FAKES, "--run-dir", tmp_path / "run", *settings]
+    code, told = on_the_command_line(capsys, *arguments)
+    assert code == 1
+    assert f"composer-run: mine/part of {WHOSE} (trainers) raised ZeroDivisionError: in step" in told
+    assert f"composer-run: mine/part of {WHOSE} (stores) raised ZeroDivisionError: in close" in told
+    assert "composer-run: --debug shows the traceback" in told
+    assert "Traceback" not in told
+
+
+def test_a_command_of_a_plugin_that_breaks_at_import(install, capsys):
+    folder = install("", mine_parts="raise OSError('no terminal')")
+    entries = folder / "composer_plugin_mine-0.3.dist-info/entry_points.txt"
+    entries.write_text("[composer.commands]\nboom = mine_parts:command\n")
+    code, told = on_the_command_line(capsys, "boom")
+    assert code == 2
+    assert f"who:      {WHOSE}" in told
+    assert "OSError: no terminal" in told
+
+
+def test_a_plugin_that_is_blocked_and_not_installed_is_refused_by_every_command(capsys, tmp_path):
+    for command in (["show", tmp_path], ["check", FAKES], ["plugins"], ["doctor"]):
+        code, told = on_the_command_line(capsys, "-p", "no:fakez", *command)
+        assert code == 2
+        assert "did you mean 'fakes'" in told
 
 
 # --- the mechanism ------------------------------------------------------------------------------------------------

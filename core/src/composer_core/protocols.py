@@ -549,4 +549,3 @@ class Algorithm:
     """`objective(tensors.ObjectiveInputs, config)` -> loss_T, differentiable in `logp_T`."""
     config: Any
     needs: frozenset[str]
-
