@@ -173,6 +173,13 @@ def test_every_kind_has_a_page_with_its_contract_template_and_suite(kind):
         assert f"class {name}" in (ROOT / f"testkit/src/composer_testing/contracts/{module}.py").read_text()
 
 
+def test_every_contract_suite_is_named_on_the_page_of_a_kind():
+    pages = "".join(text_of(page) for page in PAGES if page.startswith("kinds/"))
+    for path in (ROOT / "testkit/src/composer_testing/contracts").glob("*.py"):
+        for name in re.findall(r"^class (\w+Contract)\b", path.read_text(), re.MULTILINE):
+            assert f"composer_testing.contracts.{path.stem}.{name}`" in pages, name
+
+
 def test_every_hook_is_shown_with_its_arguments():
     page = text_of("plugins.md")
     for name in [name for name in vars(hookspecs) if name.startswith("composer_")]:
