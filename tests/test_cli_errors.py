@@ -39,6 +39,29 @@ def test_a_bad_setting_is_refused(composer_run, tmp_path, override, words):
     refused(composer_run("train", FAKES, "--run-dir", tmp_path / "run", "--set", override), *words)
 
 
+@pytest.mark.parametrize(
+    "override",
+    ["seeed=1", "tasks.cuont=3", 'stages.rl.steps="many"', "limits.banana=3", 'plugins=["fakse"]', "stages.rl.stepz=3"],
+)
+def test_a_value_of_set_that_does_not_fit_blames_set_and_not_the_file(composer_run, override):
+    process = composer_run("check", FAKES, "--set", "seed=3", "--set", override)
+    error = refused(process, f"where:    --set {override}")
+    assert FAKES not in error
+
+
+def test_a_file_that_does_not_fit_is_blamed_whatever_set_says(composer_run, root, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text((root / FAKES).read_text().replace("seed = 1", "seeed = 1"))
+    error = refused(composer_run("check", path, "--set", "seed=3"), f"unknown key seeed @ {path}")
+    assert "--set" not in error
+
+
+def test_a_misspelt_required_key_of_a_stage_is_named_with_a_suggestion(composer_run, root, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text((root / FAKES).read_text().replace("steps = 5", "stpes = 5"))
+    refused(composer_run("check", path), "required key 'steps' is missing", "stpes: did you mean 'steps'?", str(path))
+
+
 def test_a_misspelt_kernel_is_refused_by_check(composer_run):
     process = composer_run("check", QUICKSTART, "--set", "model.experts.kernel='hf/sorted-expert'")
     refused(process, "model.experts.kernel", "did you mean 'hf/sorted-experts'")

@@ -95,6 +95,9 @@ def test_validate_proves_gold_noop_and_exploits(composer_run):
     process = composer_run("validate", FAKES)
     assert process.returncode == 0, process.stderr
     assert "96 gradings" in process.stdout
+    counts = {line.split()[0]: line.split()[1:] for line in process.stdout.splitlines()}
+    assert counts["split"] == ["gold", "no-op", "exploits"]
+    assert counts["train"] == counts["held_out"] == ["12", "12", "24"]
 
 
 def test_eval_repeats_the_evaluation_of_a_finished_run(finished, composer_run):

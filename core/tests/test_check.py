@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve, frozen
 from click.testing import CliRunner
 
-from composer_core import Footprint, ModelSize
+from composer_core import Footprint, KernelSpec, ModelSize, ModelSpec
 from composer_core.assembly import Assembly
 from composer_core.cli import group
 from composer_core.commands.check import page
@@ -24,14 +24,16 @@ from composer_core.registry import Registry
 FAKES = Path(__file__).resolve().parents[2] / "examples/fakes/run.toml"
 
 
-def planned(tmp_path, *overrides, footprints=None):
-    """The plan of the fakes' run; `footprints` replaces those of components by id."""
+def planned(tmp_path, *overrides, footprints=None, more=()):
+    """The plan of the fakes' run; `footprints` replaces those of components by id, `more` are further records."""
     config = load(FAKES, overrides)
     plugins = Plugins().load(select(config.plugins))
     registry = Registry()
     for entry in plugins.registry:
         given = (footprints or {}).get(entry.id, entry.spec.footprint)
         registry.add(entry.spec.kind, entry.plugin, evolve(entry.spec, footprint=given), dist="d", version="1")
+    for spec in more:
+        registry.add(spec.kind, "fakes", spec, dist="d", version="1")
     return plan(Assembly(config, registry, tmp_path), plugins)
 
 
@@ -55,6 +57,23 @@ def test_the_page_fits_100_columns_has_no_escapes_and_is_the_same_twice():
     assert max(map(len, text.splitlines())) <= 100
     assert "\x1b" not in text
     assert text == checked()
+
+
+@frozen
+class Experts:
+    kernel: str = "fakes/fast"
+
+
+@frozen
+class Mixture:
+    experts: Experts = Experts()
+
+
+def test_the_kernel_that_a_model_names_is_a_component(tmp_path):
+    model = ModelSpec(name="mixture", config=Mixture, tokenizer=list, policy=list)
+    kernel = KernelSpec(name="fast", op="experts", factory=list, reference=list)
+    found = planned(tmp_path, "model.use='fakes/mixture'", more=(model, kernel))
+    assert ("kernels", "fakes/fast") in [(row["key"], row["id"]) for row in found["components"]]
 
 
 def test_needs_name_the_capability_and_the_setting_that_needs_it(tmp_path):

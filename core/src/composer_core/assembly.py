@@ -106,7 +106,9 @@ class Assembly:
             settings_for(entry.spec.config, choice.settings, f"samplers.{name}")
         self.stage_settings()
         limits_for(Limits(), self.config.limits)
-        self._kernel_entry()
+        kernel = self._kernel_entry()
+        if kernel:
+            chosen["kernels"] = ((kernel.id, kernel.spec.config()),)
         records = {kind: ((entry.id, entry.spec),) for kind in SINGLE if (entry := self.entry(kind))}
         return RunView(self.config, chosen, records)
 
@@ -335,7 +337,9 @@ class Assembly:
             for tool in self._tool_choices()
         )
         chosen = {kind: (self.entry(kind), self.settings(kind)) for kind in ("renderers", "contexts")}
-        parts = {kind: {"id": entry.id, "settings": to_data(config)} for kind, (entry, config) in chosen.items() if entry}
+        parts = {
+            kind: {"id": entry.id, "settings": to_data(config)} for kind, (entry, config) in chosen.items() if entry
+        }
         special = list(self._shared_settings()["special_tokens"])
         return Harness(
             tools,

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import click
+from rich.console import Console
 from rich.progress import track
 
 from composer_core.assembly import Assembly
@@ -64,7 +65,8 @@ async def validate(
         for split in splits or tuple(tasks.splits()):
             graded = counts.setdefault(split, Counter())
             chosen = list(tasks.tasks(split))[:limit]
-            for start in track(range(0, len(chosen), AT_ONCE), description=split, transient=True):
+            starts = range(0, len(chosen), AT_ONCE)
+            for start in track(starts, description=split, transient=True, console=Console(stderr=True)):
                 cases = [
                     (task, name, patch, want)
                     for task in chosen[start : start + AT_ONCE]
