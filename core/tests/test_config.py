@@ -18,6 +18,7 @@ model = {use = "a/b", layers = 2}
 renderer.use = "a/b"
 sampler.use = "a/b"
 trainer.use = "a/b"
+sandbox.use = "a/b"
 [[rewards]]
 use = "x/y"
 weight = 2

@@ -219,14 +219,14 @@ class RunConfig:
     """The policy's sampler."""
     trainer: Component
     """Turns batches into weights."""
+    sandbox: Component
+    """Where commands run."""
     seed: int = 0
     """Of everything that is drawn: noise, order of tasks, first weights."""
     deterministic: bool = False
     """Identical bytes, run to run, interrupted or not (RL.md section 5); slower."""
     plugins: tuple[str, ...] = ()
     """Plugins to load, in this order; exactly these."""
-    sandbox: Component = Component("core/none")
-    """Where commands run."""
     algorithm: Component | None = None
     """Advantage and objective; rl stages need one."""
     executor: Component = Component("core/inprocess")
