@@ -78,9 +78,9 @@ def _union_type(options: tuple[Any, ...]) -> dict[str, Any]:
 
 def cast(hint: Any, value: Any) -> Any:
     """`value` as `hint` says; raises Mismatch."""
-    origin, options = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint in SCALARS:
         return SCALARS[hint](value) if hint in SCALARS else value
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return _cast_literal(options, value)
     if origin in (Union, types.UnionType):

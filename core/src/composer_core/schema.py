@@ -43,6 +43,7 @@ class Signature:
     hints: Mapping[str, Any]
     required: tuple[str, ...]
     takes_context: bool
+    is_async: bool
     description: str
     notes: Mapping[str, str]
     """Argument -> its description, from the docstring's `Args:` section."""
@@ -96,12 +97,9 @@ async def call_tool(
     Raises:
         TypeError: the tool returned neither text nor a `ToolOutput`.
     """
-    takes_context = _signature(function).takes_context
-    call = partial(function, context, **arguments) if takes_context else partial(function, **arguments)
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-        output = await call()
-    else:
-        output = await _in_thread(call)
+    signature = _signature(function)
+    call = partial(function, context, **arguments) if signature.takes_context else partial(function, **arguments)
+    output = await call() if signature.is_async else await _in_thread(call)
     if isinstance(output, str):
         return ToolOutput(output)
     if isinstance(output, ToolOutput):
@@ -143,6 +141,7 @@ def _signature(function: Callable[..., Any]) -> Signature:
         hints={parameter.name: hints[parameter.name] for parameter in parameters},
         required=tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty),
         takes_context=takes_context,
+        is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__),
         description=description,
         notes=notes,
     )

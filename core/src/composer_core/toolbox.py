@@ -81,7 +81,8 @@ class Toolbox:
         results: list[ToolResult] = []
         faults: list[Fault] = []
         for batch in self._batches(calls):
-            for result, fault in await asyncio.gather(*(self._run_one(call, context) for call in batch)):
+            runs = [self._run_one(call, context) for call in batch]
+            for result, fault in [await runs[0]] if len(runs) == 1 else await asyncio.gather(*runs):
                 results.append(result)
                 if fault:
                     faults.append(fault)
