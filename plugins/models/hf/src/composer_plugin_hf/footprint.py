@@ -10,6 +10,7 @@ Activations are counted tensor by tensor, as autograd keeps them for the ops of 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +26,8 @@ IMPORTS = {"torch": 193 * MIB, "composer_plugin_hf.presets": 116 * MIB}
 """Measured with torch 2.13.0 (CPU) and transformers 5.23 on Linux; `check --probe` measures them anew."""
 TOKENIZER_BYTES = 10 * MIB
 """Trained on the spot, and the texts it keeps encoded."""
-UNCOUNTED = ("deepseek_v3",)
-"""Architectures whose number of weights is known from files alone."""
+COUNTED = ("qwen3_moe", "qwen3", "llama")
+"""Architectures whose activations are known; that of DeepSeek-V3 keeps scores of every pair of tokens."""
 
 
 @frozen
@@ -47,26 +48,26 @@ class Shape:
     K: int = 0
     expert_F: int = 0
     dense_layers: int = 0
-    """Of the layers, those without experts."""
-    cached_D: int = 0
-    """Numbers cached for a token in one layer; 0 is 2 x G x W."""
+    """Of the layers of a mixture, those without experts."""
+    head_norms: bool = True
+    """Whether queries and keys are normalized."""
 
     @property
     def parameters(self) -> int:
-        dense = self.L if not self.E else self.dense_layers
-        attention = self.D * self.W * (2 * self.H + 2 * self.G) + 2 * self.W
+        dense = self.dense_layers if self.E else self.L
+        attention = 2 * self.D * self.W * (self.H + self.G) + 2 * self.W * self.head_norms
         experts = self.E * (3 * self.D * self.expert_F + self.D)
         layers = self.L * (attention + 2 * self.D) + dense * 3 * self.D * self.F + (self.L - dense) * experts
         return layers + self.D + self.vocabulary * self.D * (1 if self.tied else 2)
 
     def size(self, number_bytes: int, padding: int = 1) -> ModelSize:
         """`number_bytes` is the width of one weight, `padding` how much larger experts' blocks are than their rows."""
-        attention = 4 * self.H * self.W + 4 * self.G * self.W
+        attention = (4 if self.head_norms else 2) * (self.H + self.G) * self.W
         inner = padding * self.K * (2 * self.D + 4 * self.expert_F) + self.E if self.E else 4 * self.F
         return ModelSize(
             parameters=self.parameters,
             weight_bytes=self.parameters * number_bytes,
-            kv_bytes=self.L * (self.cached_D or 2 * self.G * self.W) * number_bytes,
+            kv_bytes=self.L * 2 * self.G * self.W * number_bytes,
             trained_bytes=(self.L * (6 * self.D + attention + inner) + 3 * self.D + 2 * self.W) * number_bytes,
             forward_bytes=(6 * self.D + max(attention, inner)) * number_bytes,
             pair_bytes=number_bytes,
@@ -98,38 +99,39 @@ def causal_lm(config: CausalLMConfig, run: RunView) -> Footprint | None:
     folder = Path(config.path)
     number_bytes = 4 if config.dtype == "float32" else 2
     try:
-        data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        size = shape_of(data).size(number_bytes, _padding(run))
+        size = shape_of(json.loads((folder / "config.json").read_text(encoding="utf-8"))).size(
+            number_bytes, _padding(run)
+        )
         counted = None if config.random_weights else counted_parameters(folder)
     except (OSError, ValueError, KeyError, TypeError, struct.error):
         return None
-    if counted is None:
-        return None if data["model_type"] in UNCOUNTED else _footprint(size)
+    counted = counted or size.parameters
     return _footprint(evolve(size, parameters=counted, weight_bytes=counted * number_bytes))
 
 
 def shape_of(data: Mapping[str, Any]) -> Shape:
-    """The shape that a transformers config.json of a supported architecture describes; KeyError if it does not."""
-    layers, heads, width = data["num_hidden_layers"], data["num_attention_heads"], data["hidden_size"]
-    experts = data.get("num_experts") or data.get("n_routed_experts") or 0
-    latent = data.get("kv_lora_rank")
-    head_width = data.get("head_dim") or width // heads
-    if latent:
-        head_width = data["qk_nope_head_dim"] + data["qk_rope_head_dim"]
+    """The shape that a transformers config.json describes.
+
+    Raises:
+        KeyError: it does not, or the architecture is none of `COUNTED`.
+    """
+    if data["model_type"] not in COUNTED:
+        raise KeyError(data["model_type"])
+    heads, width = data["num_attention_heads"], data["hidden_size"]
     return Shape(
         D=width,
         H=heads,
         G=data.get("num_key_value_heads") or heads,
-        W=head_width,
-        L=layers,
+        W=data.get("head_dim") or width // heads,
+        L=data["num_hidden_layers"],
         vocabulary=data["vocab_size"],
         tied=bool(data.get("tie_word_embeddings", False)),
         F=data["intermediate_size"],
-        E=experts,
+        E=data.get("num_experts") or data.get("num_local_experts") or 0,
         K=data.get("num_experts_per_tok") or 0,
         expert_F=data.get("moe_intermediate_size") or 0,
-        dense_layers=len(data.get("mlp_only_layers") or ()) or data.get("first_k_dense_replace") or 0,
-        cached_D=latent + data["qk_rope_head_dim"] if latent else 0,
+        dense_layers=len(data.get("mlp_only_layers") or ()),
+        head_norms=data["model_type"] != "llama",
     )
 
 
@@ -140,12 +142,7 @@ def counted_parameters(folder: Path) -> int | None:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length))
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                count = 1
-                for axis in tensor["shape"]:
-                    count *= axis
-                total += count
+        total += sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     return total or None
 
 
