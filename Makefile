@@ -29,7 +29,7 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup
-	for script in benchmarks/[a-z]*.py; do case $$script in */quickstart.py) ;; *) $(BIN)/python $$script || exit 1 ;; esac; done
+	$(BIN)/python benchmarks/all.py $(BENCH_ARGS)
 
 bench-quickstart: setup
 	$(BIN)/python benchmarks/quickstart.py

@@ -1,163 +1,180 @@
-"""Sampled tokens per second of `torch-sampler/continuous` beside transformers' batched `generate`, same run and model.
+"""Sampled tokens per second of `torch-sampler/continuous`, beside transformers' `generate` and its continuous batching.
 
-Each session plays an episode of several turns: a prompt, then per turn some sampled ids and an appended tool result.
-`generate` knows no sessions, so the peer forwards every turn's whole context again, left-padded in one batch, with the
-same number of sampled ids per row; its KV cache lives within one turn. Then forward and backward of micro-batches.
+1, 8, 32 and 96 sequences share their prompts by 8. A *turn* is a prompt of 256 ids and 128 sampled ones; an *episode*
+is four turns of 15 to 30 ids with 40 ids of a tool result after each, which is what reinforcement learning of agents
+samples. The peer is the better of the two.
 
-    python benchmarks/sampler_throughput.py [--repeats 3] [--threads 2] [--sessions 1,16,64,128]
+Fair: one model (the tiny-moe preset, a Qwen3-MoE), each side in a process of its own, equal numbers of sampled ids,
+measured in turns, medians of 5. Every side may use two threads and takes the number that is faster for it; the peers'
+attention, expert kernels, page size and way of sharing prompts are chosen by a trial at each size, one after the other.
+The slower of the two peers is measured by its trials alone when it reaches less than half of the other.
+
+Not equal: ours also returns the log-probability, version and stop of every token, which training needs; the peers
+return ids only. `generate` pads nothing, since its rows get one length; it cannot keep KV between turns and forwards
+whole contexts again. Nobody is compiled.
+
+The deterministic mode (equal bytes whatever shares the batch) stands beside our normal mode: its cost.
+
+    python benchmarks/sampler_throughput.py [--sequences 1,8,32,96] [--repeats 5]
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import json
-import os
-import platform
-import random
-import statistics
+import itertools
 import sys
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from statistics import median
 from typing import Any
 
-import torch
-from transformers import Qwen3MoeForCausalLM
-from transformers.utils import logging
+from attrs import evolve, field, frozen
+from results import Results, Row, alternate, parser, versions_of
+from workers import Worker
 
-from composer_core import BuildContext
-from composer_core.tensors import token_logprobs
-from composer_core.types import GenerateRequest, GenerateSettings
-from composer_plugin_hf.config import TinyMoeConfig
-from composer_plugin_hf.presets import build_tiny_moe, qwen3_moe_config
-from composer_plugin_torch_sampler.config import ContinuousConfig
-from composer_plugin_torch_sampler.sampler import ContinuousSampler
-
-PROMPT, APPENDED, TURNS = 60, 40, 4
-TURN_TOKENS = (15, 30)
-GROUP = 8
-VOCABULARY = 1024
-
-
-def turn_lengths(session: int) -> list[int]:
-    """Sampled ids of each turn of one session, drawn from TURN_TOKENS."""
-    source = random.Random(session)
-    return [source.randint(*TURN_TOKENS) for _ in range(TURNS)]
-
-
-async def play(sampler: ContinuousSampler, session: int, name: str) -> int:
-    """One episode; returns the ids it sampled."""
-    source = random.Random(session // GROUP)
-    ids = [source.randrange(VOCABULARY) for _ in range(PROMPT)]
-    position = 0
-    for length in turn_lengths(session):
-        request = GenerateRequest(
-            session=f"{name}-{session}", group=f"{name}-{session // GROUP}", noise=session, position=position
-        )
-        completion = await sampler.generate(ids, GenerateSettings(max_tokens=length), request)
-        position += len(completion.ids)
-        ids = [*ids, *completion.ids.values(), *(source.randrange(VOCABULARY) for _ in range(APPENDED))]
-    await sampler.release(f"{name}-{session}")
-    return position
+THREADS = (1, 2)
+HOPELESS = 0.5
+"""Share of the better peer's rate below which the other's trials suffice."""
+EXPERTS = ("grouped_mm", "batched_mm", "eager")
+AXES: Mapping[str, Mapping[str, Sequence[Any]]] = {
+    "ours": {"threads": THREADS},
+    "deterministic": {"threads": THREADS},
+    "generate": {"threads": THREADS, "experts": EXPERTS, "attention": ("sdpa", "eager")},
+    "continuous": {
+        "threads": THREADS,
+        "experts": EXPERTS,
+        "attention": ("sdpa", "eager"),
+        "page": (32, 256),
+        "children": (False, True),
+    },
+}
+"""Settings of each side, the first tried first."""
+FIXED: Mapping[str, Mapping[str, Any]] = {"deterministic": {"deterministic": True}}
+SMOKE = "smoke test"
+NAMES = {"generate": "transformers generate", "continuous": "transformers continuous batching"}
 
 
-def measure_sampler(sessions: int, repeats: int, folder: Path) -> tuple[float, dict[str, float]]:
-    """Median sampled ids per second over `repeats` rounds of `sessions` episodes, and the sampler's counters."""
+@frozen
+class Choice:
+    """A side and its settings."""
 
-    async def rounds() -> tuple[float, dict[str, float]]:
-        build = BuildContext(run_dir=folder)
-        policies = [build_tiny_moe(TinyMoeConfig(), build) for _ in range(2)]
-        sampler = ContinuousSampler(ContinuousConfig(slots=sessions, context_tokens=512), *policies)
-        rates = []
-        for number in range(repeats + 1):
-            started = time.perf_counter()
-            sampled = await asyncio.gather(*(play(sampler, session, str(number)) for session in range(sessions)))
-            rates.append(sum(sampled) / (time.perf_counter() - started))
-        stats = dict(sampler.stats())
-        await sampler.close()
-        return statistics.median(rates[1:]), stats
+    side: str
+    settings: Mapping[str, Any]
+    rate: float = 0.0
+    """Sampled ids per second in its best trial."""
+    tried: Mapping[str, float] = field(factory=dict)
 
-    return asyncio.run(rounds())
+    def words(self) -> str:
+        told = ", ".join(f"{name} {value}" for name, value in self.settings.items() if name != "deterministic")
+        return f"{NAMES.get(self.side, self.side)} ({told})"
 
 
-def measure_generate(sessions: int, repeats: int) -> float:
-    """The peer: per turn one batched `generate` over all sessions' whole contexts."""
-    model: Any = Qwen3MoeForCausalLM(qwen3_moe_config(TinyMoeConfig())).eval()
-    rates = []
-    for _ in range(repeats):
-        length, sampled, spent = PROMPT, 0, 0.0
-        for turn in range(TURNS):
-            new = statistics.mean(turn_lengths(session)[turn] for session in range(sessions))
-            ids = torch.randint(0, VOCABULARY, (sessions, length))
-            started = time.perf_counter()
-            model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=round(new),
-                min_new_tokens=round(new),
-                do_sample=True,
-                top_k=0,
-                pad_token_id=0,
+class Sides:
+    """The workers, one for each side and number of threads, started when first asked."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._workers: dict[tuple[str, int], Worker] = {}
+        self._set: dict[tuple[str, int], Mapping[str, Any]] = {}
+
+    def rate(self, choice: Choice, workload: str, sequences: int) -> float:
+        """Sampled ids per second of one round."""
+        settings = {**choice.settings}
+        threads = settings.pop("threads")
+        key = (choice.side, threads)
+        if key not in self._workers:
+            script = "ours" if choice.side == "deterministic" else choice.side
+            worker = Worker(
+                sys.executable, "sampler_throughput/sides.py", script, str(threads), OMP_NUM_THREADS=str(threads)
             )
-            spent += time.perf_counter() - started
-            sampled += sessions * round(new)
-            length += round(new) + APPENDED
-        rates.append(sampled / spent)
-    return statistics.median(rates)
+            self._workers[key] = self._stack.enter_context(worker)
+        worker = self._workers[key]
+        if self._set.get(key) != settings:
+            worker.ask(do="setup", **settings)
+            self._set[key] = settings
+        found = worker.ask(do="round", workload=workload, sequences=sequences)
+        return float(found["tokens"] / found["seconds"])
+
+    def trial(self, choice: Choice, workload: str, sequences: int) -> Choice:
+        """The better of two rounds: the first of a setting also warms up."""
+        return evolve(choice, rate=max(self.rate(choice, workload, sequences) for _ in range(2)))
 
 
-def best_generate(sessions: int, repeats: int, threads: int) -> float:
-    """The peer at its better number of threads: one, as the sampler has, or all."""
-    rates = []
-    for count in sorted({1, threads}):
-        torch.set_num_threads(count)
-        rates.append(measure_generate(sessions, repeats))
-    torch.set_num_threads(threads)
-    return max(rates)
+def axes_of(side: str, workload: str, sequences: int) -> Mapping[str, Sequence[Any]]:
+    """A request is forked into a whole group or none, and not in the middle of an episode."""
+    if workload == SMOKE:
+        return {axis: values[:1] for axis, values in AXES[side].items()}
+    axes = dict(AXES[side])
+    if "children" in axes and (workload != "turn" or sequences % 8):
+        axes["children"] = (False,)
+    return axes
 
 
-def measure_training(tokens: int, repeats: int, folder: Path) -> float:
-    """Median forward and backward tokens per second of one padded micro-batch, logits on a third of its tokens."""
-    policy = build_tiny_moe(TinyMoeConfig(), BuildContext(run_dir=folder))
-    rows, length = tokens // 256, 256
-    ids_BT = torch.randint(0, VOCABULARY, (rows, length))
-    rates = []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        hidden_BTD = policy.trunk(ids_BT, torch.full((rows,), length)).hidden_BTD
-        picked_ND = hidden_BTD[:, :-1:3].flatten(0, 1)
-        loss = -token_logprobs(policy.logits(picked_ND), ids_BT[:, 1::3].flatten()[: len(picked_ND)]).mean()
-        loss.backward()
-        policy.zero_grad()
-        rates.append(rows * length / (time.perf_counter() - started))
-    return statistics.median(rates[1:])
+def choose(sides: Sides, side: str, workload: str, sequences: int) -> Choice:
+    """The side's best settings, one axis after the other; a smoke test takes the first of each."""
+    axes = axes_of(side, workload, sequences)
+    first = {**FIXED.get(side, {}), **{axis: values[0] for axis, values in axes.items()}}
+    best = sides.trial(Choice(side, first), workload, sequences)
+    for axis, values in axes.items():
+        for value in values[1:]:
+            other = evolve(best, settings={**best.settings, axis: value})
+            best = max(best, sides.trial(other, workload, sequences), key=lambda choice: choice.rate)
+    return best
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--sessions", default="1,16,64,128")
-    parser.add_argument("--no-peer", action="store_true")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    logging.set_verbosity_error()
-    cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
-    print(f"{platform.machine()} {cpu.partition(':')[2].strip()}, {os.cpu_count()} cores, torch {torch.__version__}")
-    with tempfile.TemporaryDirectory() as name:
-        for sessions in [int(text) for text in arguments.sessions.split(",")]:
-            rate, stats = measure_sampler(sessions, arguments.repeats, Path(name))
-            line = {"sessions": sessions, "sampler_tokens_per_s": round(rate)}
-            if not arguments.no_peer:
-                peer = best_generate(sessions, max(1, arguments.repeats // 2), arguments.threads)
-                line |= {"generate_tokens_per_s": round(peer), "ratio": round(rate / peer, 2)}
-            print(json.dumps(line), flush=True)
-            print(json.dumps({key: round(value, 2) for key, value in stats.items()}), file=sys.stderr, flush=True)
-        for tokens in (1024, 2048, 4096):
-            rate = measure_training(tokens, arguments.repeats + 2, Path(name))
-            print(json.dumps({"micro_batch_tokens": tokens, "train_tokens_per_s": round(rate)}), flush=True)
+def measure(
+    sides: Sides, names: Sequence[str], workload: str, sequences: int, repeats: int
+) -> dict[str, tuple[float, Choice]]:
+    """Rate and choice of each side."""
+    chosen = {name: choose(sides, name, workload, sequences) for name in names}
+    peers = [chosen[name] for name in NAMES if name in chosen]
+    bar = HOPELESS * max((peer.rate for peer in peers), default=0.0)
+    again = {name: choice for name, choice in chosen.items() if choice.side not in NAMES or choice.rate >= bar}
+    acts = {name: (lambda choice=choice: sides.rate(choice, workload, sequences)) for name, choice in again.items()}
+    rates = {name: median(values) for name, values in alternate(acts, repeats).items()}
+    return {name: (rates.get(name, choice.rate), choice) for name, choice in chosen.items()}
+
+
+def rows_of(found: Mapping[str, tuple[float, Choice]], workload: str, sequences: int) -> Iterator[Row]:
+    """Ours beside the better peer and, of turns, the deterministic mode beside ours."""
+    peers = [found[name] for name in NAMES if name in found]
+    rate, choice = max(peers, key=lambda pair: pair[0]) if peers else (None, None)
+    target = f"ratio >= {0.9 if sequences == 1 else 2}" if workload == "turn" else ""
+    ours = found["ours"][0]
+    name = choice.words() if choice else ""
+    yield Row(f"{sequences} {workload}{'s' * (sequences > 1)} at once", ours, "tokens/s", rate, name, target)
+    if "deterministic" in found:
+        what = f"{sequences} {workload}{'s' * (sequences > 1)} at once, deterministic"
+        yield Row(what, found["deterministic"][0], "tokens/s", ours, "our normal mode")
+
+
+def told(found: Mapping[str, tuple[float, Choice]], workload: str, sequences: int) -> str:
+    sides = "; ".join(f"{choice.words()} {rate:,.0f}" for rate, choice in found.values())
+    return f"{sequences} x {workload}, tokens/s: {sides}"
+
+
+@contextmanager
+def started() -> Iterator[Sides]:
+    with ExitStack() as stack:
+        yield Sides(stack)
+
+
+def main() -> int:
+    arguments = parser(__doc__)
+    arguments.add_argument("--sequences", default="1,8,32,96")
+    arguments.add_argument("--repeats", type=int, default=5)
+    options = arguments.parse_args()
+    sizes = [2] if options.quick else [int(text) for text in options.sequences.split(",")]
+    workloads = (SMOKE,) if options.quick else ("turn", "episode")
+    names = [name for name in AXES if not (options.no_peer and name in NAMES)]
+    result = Results("sampler_throughput", "Sampling", versions=versions_of("torch", "transformers"))
+    with started() as sides:
+        for workload, sequences in itertools.product(workloads, sizes):
+            found = measure(sides, names, workload, sequences, 1 if options.quick else options.repeats)
+            result.rows += rows_of(found, workload, sequences)
+            result.remarks.append(told(found, workload, sequences))
+            print(result.remarks[-1], file=sys.stderr, flush=True)
+    return result.finish(options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

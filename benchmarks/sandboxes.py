@@ -1,32 +1,63 @@
-"""Latencies of `local/namespaces`, beside bare bubblewrap started from the same process: medians in milliseconds.
+"""Latencies of `local/namespaces`, beside bare bubblewrap and SWE-ReX 1.4.0's local runtime: medians in milliseconds.
 
-python benchmarks/sandboxes.py [REPEATS]. Bare means: `bwrap` with the same namespaces and binds, and `true`. Each
-row is measured in two blocks: interleaved, one row would pay for the network namespaces that the row before left the
-kernel to clean up.
+What is timed: a fresh sandbox of a prepared template to the end of its first command; a fork of a sandbox with
+changes; `true` in a sandbox, in 1 and in 16 sandboxes at once; reads, writes, and the patch.
+
+Fair: one machine, in turns, each side driven from one event loop of its own process through its own methods. Bare
+bubblewrap is started from this process with the same namespaces and binds, and bounds what any such sandbox can reach.
+
+Not equal: SWE-ReX's local runtime isolates nothing and has no workspace, template, fork or patch; its session is a
+bash on a terminal that keeps its state, which ours does not, and its start waits 0.3 s by design. Its `execute` is a
+plain `subprocess.run`, so `local/process`, our tier that isolates nothing either, stands beside that.
+
+Each row is measured in two blocks: interleaved, one row would pay for the network namespaces that the row before left
+the kernel to clean up.
+
+    python benchmarks/sandboxes.py [--repeats 100]
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from statistics import median
-from typing import Any
 
-from composer_core.protocols import Created, ExecRequest, SandboxBackend, TemplateSpec
+from results import Results, Row, parser
+from workers import Worker, environment
+
+from composer_core.protocols import Created, ExecRequest, SandboxBackend, SandboxProvider, TemplateSpec
 from composer_core.trees import Tree
+from composer_plugin_local.config import ProcessConfig
 from composer_plugin_local.namespaces import NamespacesProvider
+from composer_plugin_local.process import ProcessProvider
 
+Act = Callable[[], Awaitable[list[float]]]
+PEER = "swe-rex==1.4.0"
+MANY = 16
 TREE = Tree.of({f"pkg/module_{index}.py": "x = 1\n" * 60 for index in range(12)})
+TRUE = ExecRequest(("true",))
+PYTHON = ExecRequest(("python3", "-I", "-S", "-B", "-c", "0"))
 BARE = (
     "--unshare-all --unshare-user --disable-userns --die-with-parent --new-session --cap-drop ALL "
     "--uid 65534 --gid 65534 --ro-bind /usr /usr --symlink usr/lib /lib --symlink usr/lib64 /lib64 "
     "--symlink usr/bin /bin --proc /proc --dev /dev --tmpfs /tmp --tmpfs /workspace --clearenv true"
 )
+
+
+async def timed(*calls: Awaitable[object]) -> list[float]:
+    """Milliseconds of each of the calls, all at once."""
+
+    async def one(call: Awaitable[object]) -> float:
+        started = time.perf_counter()
+        await call
+        return (time.perf_counter() - started) * 1e3
+
+    return list(await asyncio.gather(*map(one, calls)))
 
 
 async def bare() -> None:
@@ -35,54 +66,146 @@ async def bare() -> None:
     os.waitpid(pid, 0)
 
 
-async def main(repeats: int) -> None:
-    provider = NamespacesProvider()
+@asynccontextmanager
+async def boxes(provider: SandboxProvider, count: int) -> AsyncIterator[list[SandboxBackend]]:
+    """Sandboxes of one template, with a change each."""
     try:
         template = await provider.prepare(TemplateSpec(TREE.ref, ("python3",)), TREE)
-
-        async def create() -> SandboxBackend:
-            (child,) = await provider.create(template)
-            assert isinstance(child, Created)
-            return child.backend
-
-        sandbox: Any = await create()
-        await sandbox.write("pkg/module_0.py", b"x = 2\n")
-        run = ExecRequest(("true",))
-
-        async def whole() -> None:
-            one = await create()
-            await one.exec(run)
-            await one.destroy()
-
-        async def fork() -> None:
-            for child in await sandbox.fork(1):
-                await child.backend.destroy()
-
-        acts: dict[str, Callable[[], Awaitable[Any]]] = {
-            "bare bwrap true": bare,
-            "exec true": lambda: sandbox.exec(run),
-            "create, exec true, destroy": whole,
-            "create": create,
-            "fork, destroy": fork,
-            "read": lambda: sandbox.read("pkg/module_1.py", 1 << 20),
-            "write": lambda: sandbox.write("pkg/module_1.py", b"y = 2\n" * 60),
-            "changes": lambda: sandbox.changes(1 << 20),
-            "exec python3 -I -S -B": lambda: sandbox.exec(ExecRequest(("python3", "-I", "-S", "-B", "-c", "0"))),
-        }
-        times: dict[str, list[float]] = {name: [] for name in acts}
-        for name, act in [*acts.items(), *acts.items()]:
-            await asyncio.sleep(0.3)
-            for _ in range(repeats):
-                started = time.perf_counter()
-                await act()
-                times[name].append((time.perf_counter() - started) * 1e3)
+        made = [await _fresh(provider, template) for _ in range(count)]
+        for box in made:
+            await box.write("pkg/module_0.py", b"x = 2\n")
+        yield made
     finally:
         await provider.close()
-    peer = median(times["bare bwrap true"])
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, {repeats} repeats")
-    for name, row in times.items():
-        print(f"{name:<28}{median(row):8.2f} ms  {median(row) / peer:6.2f} x bare")
+
+
+async def _fresh(provider: SandboxProvider, template: object) -> SandboxBackend:
+    (child,) = await provider.create(template)  # type: ignore[arg-type]
+    assert isinstance(child, Created), child
+    return child.backend
+
+
+def our_acts(provider: SandboxProvider, made: list[SandboxBackend]) -> dict[str, Act]:
+    """What is done in sandboxes of namespaces."""
+    box = made[0]
+
+    async def first() -> list[float]:
+        kept: list[SandboxBackend] = []
+
+        async def create_and_run() -> None:
+            template = await provider.prepare(TemplateSpec(TREE.ref, ("python3",)), TREE)
+            kept.append(await _fresh(provider, template))
+            await kept[0].exec(TRUE)
+
+        spent = await timed(create_and_run())
+        await kept[0].destroy()
+        return spent
+
+    async def fork() -> list[float]:
+        kept: list[Created] = []
+
+        async def fork_once() -> None:
+            kept.extend(await box.fork(1))  # type: ignore[attr-defined]
+
+        spent = await timed(fork_once())
+        await kept[0].backend.destroy()
+        return spent
+
+    return {
+        "bare": lambda: timed(bare()),
+        "first": first,
+        "fork": fork,
+        "true": lambda: timed(box.exec(TRUE)),
+        "true, 16": lambda: timed(*(each.exec(TRUE) for each in made)),
+        "python3": lambda: timed(box.exec(PYTHON)),
+        "read": lambda: timed(box.read("pkg/module_1.py", 1 << 20)),
+        "write": lambda: timed(box.write("pkg/module_1.py", b"y = 2\n" * 60)),
+        "changes": lambda: timed(box.changes(1 << 20)),  # type: ignore[attr-defined]
+    }
+
+
+def peer_acts(worker: Worker) -> dict[str, Act]:
+    """The peer's; a session is opened for each creation and closed untimed."""
+
+    def asking(act: str, width: int) -> Act:
+        async def ask() -> list[float]:
+            found: list[float] = worker.ask(act=act, width=width)
+            if act == "create":
+                worker.ask(act="close", width=width)
+            return found
+
+        return ask
+
+    made = {f"rex {act}": asking(act, 1) for act in ("create", "execute")}
+    return made | {"rex true": asking("true", 1), "rex true, 16": asking("true", MANY)}
+
+
+async def blocks(acts: dict[str, Act], repeats: int) -> dict[str, list[list[float]]]:
+    """Two blocks of each act; what a session-bound act of the peer needs is opened before and closed after it."""
+    found: dict[str, list[list[float]]] = {name: [] for name in acts}
+    for name, act in [*acts.items(), *acts.items()]:
+        await asyncio.sleep(0.3)
+        for _ in range(max(1, repeats // 10 if name == "rex create" else repeats)):
+            found[name].append(await act())
+    return found
+
+
+async def measure(repeats: int, peer: bool) -> dict[str, list[list[float]]]:
+    async with AsyncExitStack() as stack:
+        provider = NamespacesProvider()
+        acts = our_acts(provider, await stack.enter_async_context(boxes(provider, MANY)))
+        (plain,) = await stack.enter_async_context(boxes(ProcessProvider(ProcessConfig(trusted=True)), 1))
+        acts["process true"] = lambda: timed(plain.exec(TRUE))
+        python = environment("swe-rex", PEER) if peer else None
+        if python is not None:
+            worker = stack.enter_context(Worker(python, "sandboxes/swerex_side.py"))
+            with_sessions = peer_acts(worker)
+            found = await blocks({"rex create": with_sessions.pop("rex create")}, repeats)
+            worker.ask(act="create", width=MANY)
+            return found | await blocks(acts | with_sessions, repeats)
+        return await blocks(acts, repeats)
+
+
+def rows_of(found: dict[str, list[list[float]]]) -> list[Row]:
+    """Medians of single calls; of 16 at once, the commands that end in a second."""
+
+    def ms(name: str) -> float | None:
+        return median(value for row in found[name] for value in row) if name in found else None
+
+    def rate(name: str) -> float | None:
+        return MANY / median(max(row) for row in found[name]) * 1e3 if name in found else None
+
+    rex, session, execute = PEER.replace("==", " "), "session", "execute, nothing isolated"
+
+    def row(what: str, name: str, peer: str = "", peer_name: str = "", target: str = "") -> Row:
+        ours = ms(name)
+        assert ours is not None
+        return Row(what, ours, "ms", ms(peer), peer_name, target)
+
+    ours = rate("true, 16")
+    assert ours is not None
+    return [
+        row("create to first exec, p50", "first", "rex create", f"{rex} {session}", "ours <= 15"),
+        row("fork, p50", "fork", target="ours <= 10"),
+        row("exec of true, p50", "true", "rex true", f"{rex} {session}", "ours <= 8"),
+        row("exec of true, p50", "true", "bare", "bare bubblewrap"),
+        Row("exec of true, 16 at once", ours, "commands/s", rate("rex true, 16"), f"{rex} {session}s"),
+        row("exec of true, 16 at once, p50", "true, 16", "rex true, 16", f"{rex} {session}s"),
+        row("exec of true in local/process, p50", "process true", "rex execute", f"{rex} {execute}"),
+        row("exec of python3 -I -S -B, p50", "python3"),
+        row("read a file, p50", "read"),
+        row("write a file, p50", "write"),
+        row("the patch, p50", "changes"),
+    ]
+
+
+def main() -> int:
+    arguments = parser(__doc__)
+    arguments.add_argument("--repeats", type=int, default=100, help="of each act, in each of two blocks")
+    options = arguments.parse_args()
+    found = asyncio.run(measure(2 if options.quick else options.repeats, not options.no_peer))
+    return Results("sandboxes", "Sandboxes in Linux namespaces", rows_of(found)).finish(options)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200))
+    sys.exit(main())

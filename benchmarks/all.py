@@ -1,0 +1,32 @@
+"""Every benchmark in sequence (`make bench`), then the page of figures; what missed or broke is named at the end.
+
+The main job is not among them; it has a command of its own, `make bench-quickstart`.
+
+    python benchmarks/all.py [OPTIONS of the scripts, such as --no-peer]
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+SCRIPTS = ("help_time", "control_plane", "sandboxes", "sampler_throughput", "rl_step")
+
+
+def main() -> int:
+    bad = []
+    for name in SCRIPTS:
+        print(f"--- {name} ---", flush=True)
+        code = subprocess.run([sys.executable, FOLDER / f"{name}.py", *sys.argv[1:]], check=False).returncode
+        if code:
+            bad.append(f"{name}: {'a target was missed' if code == 1 else f'it ended with {code}'}")
+    if "--quick" not in sys.argv:
+        subprocess.run([sys.executable, FOLDER / "table.py"], check=True)
+    print("\n".join(bad) if bad else "every target was met", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

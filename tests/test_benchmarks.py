@@ -1,0 +1,86 @@
+"""Every benchmark still runs, its rows are judged as they say, and the page of figures is what the results give.
+
+No time is asserted: a smoke test measures too little to be judged.
+"""
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+SCRIPTS = ("help_time", "control_plane", "sandboxes", "sampler_throughput")
+
+
+@pytest.fixture
+def benchmark(root, tmp_path):
+    """Run `python benchmarks/NAME.py ARGS` and return the finished process."""
+
+    def run(name, *args):
+        command = [sys.executable, str(root / f"benchmarks/{name}.py"), *map(str, args)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
+@pytest.fixture
+def module(root, monkeypatch):
+    """Import a module of benchmarks/ as its scripts do."""
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    return importlib.import_module
+
+
+@pytest.fixture
+def options(tmp_path):
+    return argparse.Namespace(quick=False, out=tmp_path / "results")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_benchmark_measures_without_its_peers_and_a_smoke_test_writes_nothing(benchmark, name, tmp_path):
+    found = benchmark(name, "--quick", "--no-peer", "--out", tmp_path / "results")
+    assert found.returncode == 0, found.stderr
+    assert "cores" in found.stdout.splitlines()[0]
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_page_of_figures_is_made_of_the_results(benchmark):
+    found = benchmark("table", "--check")
+    assert found.returncode == 0, f"python benchmarks/table.py writes it anew\n{found.stderr}"
+
+
+@pytest.mark.parametrize(
+    ("ours", "unit", "peer", "ratio"),
+    [(300, "tokens/s", 100, 3.0), (100, "ms", 300, 3.0), (300, "ms", 100, 1 / 3), (5, "ms", None, None)],
+)
+def test_a_ratio_says_how_many_times_better_we_are(module, ours, unit, peer, ratio):
+    assert module("results").Row("x", ours, unit, peer).ratio == ratio
+
+
+def test_a_miss_is_written_named_and_ends_with_1(module, options, capsys):
+    results = module("results")
+    rows = [results.Row("slow", 16, "ms", target="ours <= 15"), results.Row("fast", 9, "ms", 30, "it", "ratio >= 3")]
+    assert results.Results("made_up", "Made up", rows).finish(options) == 1
+    assert capsys.readouterr().err == "MISSED: made_up: slow\n"
+    written = json.loads((options.out / "made_up.json").read_text())
+    assert [row["met"] for row in written["rows"]] == [False, True]
+
+
+def test_a_promise_about_a_peer_that_was_left_out_is_neither_kept_nor_broken(module, options):
+    results = module("results")
+    row = results.Row("x", 9, "tokens/s", target="ratio >= 2")
+    assert row.met is None
+    assert results.Results("made_up", "Made up", [row]).finish(options) == 0
+
+
+def test_the_page_shows_what_missed_with_machine_command_and_date(module, options):
+    results, table = module("results"), module("table")
+    rows = [results.Row("a thing", 1234.5, "tokens/s", 1000, "it 1.0", "ratio >= 2")]
+    made = results.Results("help_time", "Made up", rows, ["chosen: this"], {"torch": "9"})
+    made.finish(options)
+    page = table.page(options.out)
+    assert "| a thing | ratio >= 2 | 1,234 tokens/s | 1,000 it 1.0 | 1.23 | **missed** |" in page
+    document = made.document()
+    for told in (document["machine"], document["date"], document["command"], "torch 9", "- chosen: this"):
+        assert told in page
