@@ -1,11 +1,14 @@
 """Commands on this machine: what they print, how they end, and that nothing of theirs goes on after them."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 
 import pytest
 
-from composer_core.hosting import Processes, lay
+from composer_core.hosting import Processes, copy, lay, remove
 from composer_core.protocols import ExecRequest
 from composer_core.trees import File, Tree
 
@@ -128,3 +131,29 @@ def test_many_commands_run_beside_each_other(tmp_path):
         return await asyncio.gather(*(processes.run(request, tmp_path, ENV) for request in requests))
 
     assert [int(result.stdout) for result in asyncio.run(main())] == list(range(30))
+
+
+def test_a_copy_keeps_links_modes_and_what_is_no_file(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    lay(Tree((File("a/script", b"x", True),)), source)
+    (source / "link").symlink_to("/etc/passwd")
+    os.mkfifo(source / "pipe")
+    target.mkdir()
+    asyncio.run(copy(source, target))
+    assert (target / "a/script").stat().st_mode & 0o777 == 0o755
+    assert (target / "link").readlink().as_posix() == "/etc/passwd"
+    assert (target / "pipe").is_fifo()
+
+
+def test_a_copy_that_fails_says_why(tmp_path):
+    with pytest.raises(OSError, match="no-such-folder"):
+        asyncio.run(copy(tmp_path / "no-such-folder", tmp_path))
+
+
+def test_a_folder_is_removed_however_deep_it_is_and_a_second_time(tmp_path):
+    (tmp_path / "it").mkdir()
+    script = "import os\nfor _ in range(1200): os.mkdir('d'); os.chdir('d')\nopen('file', 'w')"
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path / "it", check=True)
+    asyncio.run(remove(tmp_path / "it"))
+    asyncio.run(remove(tmp_path / "it"))
+    assert not list(tmp_path.iterdir())

@@ -1,4 +1,5 @@
-"""What a sandbox backend on this machine needs and should not have to write: a workspace laid out, a command run.
+"""What a sandbox backend on this machine needs and should not have to write: workspaces laid out, copied and removed,
+commands run.
 
 For backends whose workspace is a folder here and whose commands are processes here, be it of this user or of a program
 that puts walls around them (`bwrap`, `docker exec`, `ssh`). What a command owes its user is the same for all: output
@@ -25,7 +26,7 @@ from composer_core.trees import Tree
 DRAIN_S = 1.0
 """How long pipes are still read once a command's group was killed: a process that left the group may hold them open."""
 
-__all__ = ["Processes", "lay"]
+__all__ = ["Processes", "copy", "lay", "remove"]
 
 
 def lay(tree: Tree, folder: Path) -> None:
@@ -36,6 +37,35 @@ def lay(tree: Tree, folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.data)
         path.chmod(0o755 if file.executable else 0o644)
+
+
+async def copy(source: Path, target: Path) -> None:
+    """Copy what a folder holds into another, which exists: links stay links, modes and times stay.
+
+    Raises:
+        OSError: it cannot be copied whole; what was copied until then is left.
+    """
+    error = await _host("cp", "-a", "--reflink=auto", "--", f"{source}/.", str(target))
+    if error:
+        raise OSError(error)
+
+
+async def remove(folder: Path) -> None:
+    """Delete a folder, if it is there, whatever commands have made of it.
+
+    They may have closed it to its owner, or nested it deeper than `shutil.rmtree` can follow (a RecursionError).
+    """
+    if await _host("rm", "-rf", "--", str(folder)):
+        await _host("chmod", "-R", "u+rwX", "--", str(folder))
+        await _host("rm", "-rf", "--", str(folder))
+
+
+async def _host(*argv: str) -> str:
+    """Run a program of the host; what it complained about, "" if it went well."""
+    null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=null, stderr=pipe)
+    _, error = await process.communicate()
+    return (error.decode(errors="replace").strip() or f"{argv[0]} failed") if process.returncode else ""
 
 
 class Processes:
@@ -67,7 +97,7 @@ class Processes:
             stdin.write_eof()
             with suppress(TimeoutError):
                 await asyncio.wait_for(command.exited.wait(), 0 if self._killed else request.timeout_s)
-            late = not command.exited.is_set()
+            late = not (command.exited.is_set() or self._killed)
         finally:
             _kill(pid)
             with suppress(TimeoutError):

@@ -19,7 +19,15 @@ from typing import Any, Self, TypeVar
 from attrs import asdict, evolve, field, frozen
 
 from composer_core.config import SandboxLimits
-from composer_core.errors import BackendError, NoCapacity, SandboxError, TemplateMissing, Unsupported, boundary
+from composer_core.errors import (
+    BackendError,
+    NoCapacity,
+    PathError,
+    SandboxError,
+    TemplateMissing,
+    Unsupported,
+    boundary,
+)
 from composer_core.protocols import (
     Changes,
     Created,
@@ -55,6 +63,8 @@ Entries = list[Entry]
 TRIES = 3
 """Times a retryable failure to create is tried again before it counts."""
 PAUSE_S = 0.05
+DEEPEST = 200
+"""Levels of folders that are looked into for files; a command may nest them without end."""
 KEPT_TIMES = 4096
 """Latencies kept of each kind, newest last."""
 
@@ -185,17 +195,25 @@ class Sandbox:
         files, folders, skipped = [], [""], _Skipped()
         while folders:
             folder = folders.pop()
-            for entry in await self.list(folder):
+            for entry in await self._reached(self.list(folder), folder, skipped) or ():
                 path = f"{folder}/{entry.name}".lstrip("/")
-                if entry.kind == "folder":
+                if entry.kind == "folder" and path.count("/") < DEEPEST:
                     folders.append(path)
                 elif entry.kind != "file":
                     skipped.other.add(path)
                 elif limit_bytes is not None and entry.size_bytes > limit_bytes:
                     skipped.large.add(path)
-                else:
-                    files.append(File(path, await self.read(path), modes.get(path, False)))
+                elif (data := await self._reached(self.read(path), path, skipped)) is not None:
+                    files.append(File(path, data, modes.get(path, False)))
         return Tree(tuple(files)), skipped
+
+    async def _reached(self, call: Awaitable[T], path: str, skipped: _Skipped) -> T | None:
+        """None for what a command has put out of reach: its rights taken away, its path longer than a path may be."""
+        try:
+            return await call
+        except PathError:
+            skipped.other.add(path)
+            return None
 
     async def apply(self, patch: Patch) -> None:
         """Lay a patch over the workspace; a backend removes files by command."""

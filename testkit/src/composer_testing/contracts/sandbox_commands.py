@@ -64,6 +64,20 @@ class CommandContract(SandboxContract):
         assert names <= {b"PATH", b"HOME", b"LANG", b"TMPDIR", b"PYTHONDONTWRITEBYTECODE", b"GIVEN", b"PWD", b"SHLVL",
                          b"OLDPWD", b"_"}  # fmt: skip
 
+    def test_folders_that_a_command_nests_beyond_reach_hide_no_other_change_and_go_with_the_sandbox(self) -> None:
+        """Else a policy could make an attempt void that would have failed."""
+        half = "/".join(["n" * 250] * 15)
+        long = f"mkdir -p {half} && cd {half} && mkdir -p {half} && touch {half}/file"
+
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            assert (await sandbox.exec(["mkdir", "-p", "d/" * 1500])).exit_code == 0
+            assert (await sandbox.exec(["sh", "-c", long])).exit_code == 0
+            await sandbox.write("a.txt", b"changed")
+            assert [file.path for file in (await sandbox.patch()).writes] == ["a.txt"]
+            await sandbox.destroy()
+
+        self.act(act)
+
     def test_working_folder_is_the_workspace_or_below(self) -> None:
         assert self.run("sh", "-c", "cat b.txt", cwd="pkg").stdout == b"two\n"
         for wrong in ("/", "..", "missing", "a.txt"):

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from composer_core.errors import NoCapacity, PathError, PrepareError, QuotaError, SandboxGone, TemplateMissing
-from composer_core.hosting import Processes, lay
+from composer_core.hosting import Processes, lay, remove
 from composer_core.protocols import (
     BuildContext,
     Created,
@@ -96,7 +96,7 @@ class ProcessProvider:
         self._templates.clear()
         root, self._root = self._root, None
         if root is not None:
-            shutil.rmtree(root, ignore_errors=True)
+            await remove(root)
 
 
 class ProcessSandbox:
@@ -160,7 +160,7 @@ class ProcessSandbox:
         self.gone = True
         await self._processes.kill()
         os.close(self._fd)
-        shutil.rmtree(self._home, ignore_errors=True)
+        await remove(self._home)
 
 
 def _typed(error: files.Refused) -> PathError | QuotaError | NoCapacity:

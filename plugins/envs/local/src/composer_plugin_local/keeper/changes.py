@@ -16,20 +16,22 @@ from composer_plugin_local.keeper.layers import Sandbox
 
 
 def changes(sandbox: Sandbox, limit_bytes: int) -> tuple[list[tuple[str, bytes, bool]], list[str], list[str]]:
-    """(writes, deletes, skipped); a file larger than the limit is skipped."""
+    """(writes, deletes, skipped); what is skipped is larger than the limit, no regular file, or a folder too deep."""
     template = sandbox.state.template
     pristine = os.open(template.folder, os.O_PATH | os.O_DIRECTORY)
     writes: list[tuple[str, bytes, bool]] = []
     deletes: list[str] = []
     skipped: list[str] = []
     try:
-        for path in sorted(_candidates(sandbox)):
+        candidates, deep = _candidates(sandbox)
+        skipped += [_shown(path) for path in sorted(deep)]
+        for path in sorted(candidates):
             kind, found = _now(sandbox.fd, path, limit_bytes)
             known = path in template.executable
             if kind == "file" and not (known and found == _before(pristine, path, template.executable[path])):
                 writes.append((path, *found))
             if kind in ("other", "large"):
-                skipped.append(path.encode("utf-8", "backslashreplace").decode())
+                skipped.append(_shown(path))
             if known and kind in ("missing", "other"):
                 deletes.append(path)
     finally:
@@ -37,17 +39,26 @@ def changes(sandbox: Sandbox, limit_bytes: int) -> tuple[list[tuple[str, bytes, 
     return writes, deletes, skipped
 
 
-def _candidates(sandbox: Sandbox) -> set[str]:
+def _shown(path: str) -> str:
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
+def _candidates(sandbox: Sandbox) -> tuple[set[str], set[str]]:
+    """Paths to look at, and folders that were not looked into."""
     paths: set[str] = set()
     covered: set[str] = set()
+    deep: set[str] = set()
     for folder in [sandbox.upper, *(f"{layer.folder}/up" for layer in sandbox.state.layers)]:
         for path, what in touched(folder):
+            if what == "deep":
+                deep.add(path)
+                continue
             if what in ("file", "other"):
                 paths.add(path)
             covered.add(path)
     known = sandbox.state.template.executable
     paths.update(path for path in known if path in covered or any(_above(path, covered)))
-    return paths
+    return paths, deep
 
 
 def _above(path: str, covered: set[str]) -> Any:

@@ -7,6 +7,8 @@ import stat
 from collections.abc import Iterator
 
 OPAQUE = "user.overlay.opaque"
+DEEPEST = 200
+"""Levels of folders that are looked into for changes."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -87,15 +89,21 @@ def is_whiteout(info: os.stat_result) -> bool:
 
 
 def touched(folder: str) -> Iterator[tuple[str, str]]:
-    """(path, what) of everything an upper folder holds: file, other, gone (whiteout) or opaque."""
+    """(path, what) of everything an upper folder holds: file, other, gone (whiteout), opaque, or deep.
+
+    Of a deep folder the content is not told: a command may nest them further than calls can follow.
+    """
     fd = os.open(folder, _FOLDER)
     try:
-        yield from _touched(fd, "")
+        yield from _touched(fd, "", DEEPEST)
     finally:
         os.close(fd)
 
 
-def _touched(fd: int, path: str) -> Iterator[tuple[str, str]]:
+def _touched(fd: int, path: str, levels: int) -> Iterator[tuple[str, str]]:
+    if not levels:
+        yield path[:-1], "deep"
+        return
     if path and is_opaque(fd):
         yield path[:-1], "opaque"
     for name in sorted(os.listdir(fd)):
@@ -104,7 +112,7 @@ def _touched(fd: int, path: str) -> Iterator[tuple[str, str]]:
             if stat.S_ISDIR(info.st_mode):
                 below = os.open(name, _FOLDER, dir_fd=fd)
                 try:
-                    yield from _touched(below, f"{path}{name}/")
+                    yield from _touched(below, f"{path}{name}/", levels - 1)
                 finally:
                     os.close(below)
                 continue

@@ -15,7 +15,7 @@ from attrs import asdict
 
 from composer_core import BuildContext, Tree
 from composer_core.errors import PathError, PrepareError, QuotaError, SandboxGone, TemplateMissing
-from composer_core.hosting import Processes, lay
+from composer_core.hosting import Processes, lay, remove
 from composer_core.protocols import (
     Created,
     Entry,
@@ -77,7 +77,7 @@ class MyNameProvider:
     async def close(self) -> None:
         """Safe twice, and after a start that failed."""
         await asyncio.gather(*(sandbox.destroy() for sandbox in list(self._live.values())))
-        shutil.rmtree(self._root, ignore_errors=True)
+        await remove(self._root)
 
 
 class MyNameSandbox:
@@ -123,7 +123,7 @@ class MyNameSandbox:
         """Safe twice; commands that still run are killed, and their callers told that the sandbox is gone."""
         self._live.pop(self.id, None)
         await self._processes.kill()
-        await asyncio.to_thread(shutil.rmtree, self._home, ignore_errors=True)
+        await remove(self._home)
 
     def _find(self, path: str, fits: Callable[[Path], bool]) -> Path:
         """Where `path` really is, links followed; PathError unless that is in the workspace and `fits`."""
@@ -137,8 +137,8 @@ class MyNameSandbox:
 
 
 def _entry(path: Path) -> Entry:
-    """Links, and names that are no UTF-8 (in no patch), are "other"."""
+    """Links, names that are no UTF-8, and what is out of reach (its path too long) are "other": in no patch."""
     name = path.name.encode(errors="backslashreplace").decode()
-    if name != path.name or path.is_symlink() or not (path.is_dir() or path.is_file()):
+    if name != path.name or os.path.islink(path) or not (os.path.isdir(path) or os.path.isfile(path)):
         return Entry(name, "other")
-    return Entry(name, "folder") if path.is_dir() else Entry(name, "file", path.stat().st_size)
+    return Entry(name, "folder") if os.path.isdir(path) else Entry(name, "file", path.stat().st_size)
