@@ -1,5 +1,6 @@
 """A grading room in a temporary folder, for tests of task sets and rewards. It isolates nothing.
 
+As in a run the room holds the pristine workspace from the start, so a reward may read a file before it is patched.
 Commands run as this user with an empty environment and a time limit; `python3` is the interpreter that runs the test.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -50,6 +52,8 @@ class FolderRoom:
 
     async def apply(self, patch: Patch) -> Patch:
         applied = patch.only(lambda path: not any(fnmatchcase(path, one) for one in self.grading.protected))
+        for path in self.root.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         lay(Patch(self.grading.hidden.files).apply(applied.apply(self.pristine)), self.root)
         return applied
 
@@ -84,6 +88,7 @@ def folder_rooms(pristine: Tree, grading: Grading) -> OpenGrading:
     @asynccontextmanager
     async def open_room() -> AsyncIterator[GradingRoom]:
         with tempfile.TemporaryDirectory() as folder:
+            lay(pristine, Path(folder))
             yield FolderRoom(Path(folder), pristine, grading)
 
     def opened() -> AbstractAsyncContextManager[GradingRoom]:
