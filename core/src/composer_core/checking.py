@@ -112,4 +112,4 @@ def refuse(problems: list[Problem], where: str) -> None:
     """
     if problems:
         lines = [f"{p.where}: {p.message}" + (f" (fix: {p.fix})" if p.fix else "") for p in problems]
-        raise CheckError(f"{len(problems)} problems in {where}\n  - " + "\n  - ".join(lines))
+        raise CheckError(f"{len(problems)} problem{'s' * (len(problems) > 1)} in {where}\n  - " + "\n  - ".join(lines))

@@ -126,7 +126,7 @@ def _evaluations(found: dict[str, Any]) -> list[Sequence[str]]:
     for moment, cost in found["moments"].items():
         if cost["episodes"] and cost["times"]:
             times = f", {cost['times']} times" if cost["times"] > 1 else ""
-            rows.append((moment, "", f"{cost['episodes']:,} episodes{times}", "attempts in common run once", ""))
+            rows.append((f"all {moment}", "", f"{cost['episodes']:,} episodes{times}", "attempts in common once"))
     return rows or [("none",)]
 
 
@@ -159,19 +159,25 @@ def _rewards(each: list[dict[str, Any]]) -> list[Sequence[str]]:
     swing = sum(abs(row["weight"]) * (row["range"][1] - row["range"][0]) for row in each if not row["outcome"])
     if gap and swing:
         rows.append(("proof", f"all others move at most {swing:g} < {gap:g}", "so they cannot outweigh the outcome"))
+    elif gap:
+        rows.append(("proof", "there are no others", "so nothing can outweigh the outcome"))
     return rows or [("none",)]
 
 
 def _memory(memory: dict[str, Any]) -> list[Sequence[str]]:
     own, *others = memory["processes"]
-    rows: list[Sequence[str]] = [(own["name"], size(own["peak_bytes"]), "the sum of")]
-    rows += [("", size(part), name) for name, part in sorted(memory["parts"].items(), key=lambda item: -item[1])]
+    rows: list[Sequence[str]] = [(own["name"], _size(own["peak_bytes"]), "the sum of")]
+    rows += [("", _size(part), name) for name, part in sorted(memory["parts"].items(), key=lambda item: -item[1])]
     rows += [("", "unknown", f"{name} (gives none)") for name in memory["unknown"]]
     for one in others:
         how = "capped" if one["capped"] else "estimated"
-        rows.append((one["name"], size(one["peak_bytes"]), f"{how}, each of at most {one['most']}"))
+        rows.append((one["name"], _size(one["peak_bytes"]), f"{how}, each of at most {one['most']}"))
     return rows
 
 
 def _files(files: dict[str, int]) -> list[Sequence[str]]:
-    return [*((path, size(each)) for path, each in files.items()), ("in all", f"about {size(sum(files.values()))}")]
+    return [(path, _size(each)) for path, each in {**files, "in all, about": sum(files.values())}.items() if each]
+
+
+def _size(count: int) -> str:
+    return size(count).rjust(9)
