@@ -4,9 +4,11 @@ import asyncio
 from typing import Any
 
 import attrs
+import pytest
 
 from composer_core.config import RlStage
-from composer_core.events import GroupScored
+from composer_core.errors import PluginFault
+from composer_core.events import FaultRecorded, GroupScored
 from composer_core.records import RewardSpec
 from composer_core.rollouts import RlLoop, RlParts, ledger_for
 from composer_core.scoring import Reward
@@ -124,6 +126,50 @@ def test_group_rewards_are_added_and_leave_written_traces_alone() -> None:
     assert sorted(batches[0].groups[0].rewards) == [1.0, 1.5]
     assert stats[0].metrics["solve_rate"] == 1.0
     assert stats[0].metrics["turns_mean"] == 4.0
+
+
+def test_a_group_whose_reward_breaks_is_void_and_the_step_trains_the_others() -> None:
+    world, emitted, batches = Store(), [], []
+    calls: list[int] = []
+
+    def breaks_once(group: Any) -> list[float]:
+        calls.append(len(group))
+        if len(calls) == 1:
+            raise ZeroDivisionError("no tokens")
+        return [0.5] * len(group)
+
+    async def step(batch: TrainBatch) -> StepStats:
+        batches.append(batch)
+        return StepStats({})
+
+    async def after(found: StepStats) -> None:
+        pass
+
+    world.step = step
+    stage = RlStage(name="rl", steps=1, groups_per_step=3, group_size=2)
+    reward = Reward("tests/breaks", "1", RewardSpec(name="breaks", function="", scope="group"), breaks_once, None, 0.5)
+    parts = parts_of(world, stage, group_rewards=(reward,), emit=emitted.append)
+    asyncio.run(RlLoop(parts, ledger_for(stage, TASKS, seed=1, deterministic=False), after).run())
+    assert (len(batches[0].groups), batches[0].episodes) == (2, 4)
+    (fault,) = (event.fault for event in emitted if isinstance(event, FaultRecorded))
+    assert (fault.where, fault.plugin) == ("reward", "tests/breaks")
+    assert [event.voids for event in emitted if isinstance(event, GroupScored)] == [2, 0, 0]
+
+
+def test_a_reward_that_breaks_for_every_group_of_a_step_stops_the_run() -> None:
+    world = Store()
+
+    def breaks(group: Any) -> list[float]:
+        raise ZeroDivisionError("no tokens")
+
+    async def after(found: StepStats) -> None:
+        pass
+
+    stage = RlStage(name="rl", steps=1, groups_per_step=2, group_size=2)
+    reward = Reward("tests/breaks", "1", RewardSpec(name="breaks", function="", scope="group"), breaks, None, 0.5)
+    parts = parts_of(world, stage, group_rewards=(reward,))
+    with pytest.raises(PluginFault, match="tests/breaks"):
+        asyncio.run(RlLoop(parts, ledger_for(stage, TASKS, seed=1, deterministic=False), after).run())
 
 
 class Store(World):

@@ -19,6 +19,8 @@ from attrs import define, field, frozen
 from composer_core import statistics
 from composer_core.batches import epoch_order, sequences_of
 from composer_core.config import RlStage
+from composer_core.episode import fault_of
+from composer_core.errors import ComposerError
 from composer_core.evaluate import means, request_for
 from composer_core.events import EpisodeEnded, Event, FaultRecorded, GroupScored
 from composer_core.executor import result_of
@@ -142,10 +144,9 @@ class RlLoop:
     # --- one step ---
 
     async def _train(self, groups: list[Group]) -> StepStats:
-        traces = [self._traces(group) for group in groups]
-        rewards = [await self._rewards(group, rows) for group, rows in zip(groups, traces, strict=True)]
-        batch = self._batch(groups, traces, rewards)
         staleness = max((self.ledger.version - group.oldest() for group in groups), default=0)
+        groups, traces, rewards = await self._scored(groups)
+        batch = self._batch(groups, traces, rewards)
         started = time.perf_counter()
         stats = await self.parts.trainer.step(batch)
         metrics = {
@@ -158,6 +159,29 @@ class RlLoop:
         }
         self._last_step, self._ended = time.perf_counter(), 0
         return attrs.evolve(stats, metrics=metrics)
+
+    async def _scored(self, groups: list[Group]) -> tuple[list[Group], list[list[Trace]], list[list[float]]]:
+        """The groups with their traces and rewards; one whose group-scope reward breaks is void and left out.
+
+        Raises:
+            ComposerError: it broke for every group of the step.
+        """
+        kept, traces, rewards = [], [], []
+        failed: ComposerError | None = None
+        for group in groups:
+            rows = self._traces(group)
+            try:
+                rewards.append(await self._rewards(group, rows))
+            except ComposerError as error:
+                failed = error
+                self.parts.emit(FaultRecorded(fault=fault_of("reward", error)))
+                self.parts.emit(GroupScored(group=group.id, task_id=group.task_id, rewards=(), voids=len(group.slots)))
+                continue
+            kept.append(group)
+            traces.append(rows)
+        if failed and not kept:
+            raise failed
+        return kept, traces, rewards
 
     def _traces(self, group: Group) -> list[Trace]:
         return [decode(self.parts.store.get(result.trace)) for result in group.valid() if result.trace]
