@@ -1,0 +1,1 @@
+"""A plugin to learn from; `plugin` is its hook module."""
