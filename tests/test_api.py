@@ -29,8 +29,8 @@ WHOLE = (
 )  # fmt: skip
 """Modules of core that are public as a whole."""
 PARTS = (
-    "credit", "episode", "executor", "history", "hosting", "noise", "plugins", "printable", "sandbox", "schema",
-    "stores", "tensors", "traces", "tracking",
+    "cli", "credit", "episode", "executor", "history", "hosting", "listing", "noise", "plugins", "printable", "sandbox",
+    "schema", "stores", "tensors", "traces", "tracking",
 )  # fmt: skip
 """Modules of core of which the names in `__all__` are public."""
 CORE = ("composer_core", *(f"composer_core.{name}" for name in sorted((*WHOLE, *PARTS))))
@@ -104,15 +104,16 @@ def class_lines(path, cls):
 
 
 def constructor(cls):
-    """What the class is made from: its fields, or the parameters of its own `__init__`."""
+    """What the class is made from: its fields as written (cattrs resolves their types), or `__init__`'s parameters."""
     if attrs.has(cls):
         fields = [field for field in attrs.fields(cls) if field.init]
+        written = {name: text for base in reversed(cls.__mro__) for name, text in inspect.get_annotations(base).items()}
         texts, starred = [], False
         for field in fields:
             texts += ["*"] if field.kw_only and not starred else []
             starred = starred or field.kw_only
             default = "" if field.default is attrs.NOTHING else f" = {shown(field.default)}"
-            texts.append(f"{field.alias}: {annotated(field.type)}{default}")
+            texts.append(f"{field.alias}: {annotated(written[field.name])}{default}")
         return f" made from ({', '.join(texts)})"
     init = vars(cls).get("__init__")
     protocol = getattr(cls, "_is_protocol", False)

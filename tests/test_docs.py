@@ -23,7 +23,7 @@ import attrs
 import pytest
 
 from composer_core import config, hookspecs
-from composer_core.cli import COMMANDS
+from composer_core.cli import COMMANDS, OFFERED
 from composer_core.records import SPECS
 from composer_core.types import Limits
 
@@ -114,7 +114,7 @@ def test_every_command_shown_exists_with_its_options(page, composer_run):
             if words[:1] == ["make"]:
                 assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
             if words[:1] == ["composer-run"] and block.reason:
-                at = next(place for place, word in enumerate(words) if word in COMMANDS)
+                at = next(place for place, word in enumerate(words) if word in {*COMMANDS, *OFFERED})
                 known = composer_run(words[at], "--help").stdout + composer_run("--help").stdout
                 assert not [word for word in words if word.startswith("-") and word not in known], line
 
@@ -154,7 +154,7 @@ def test_every_key_of_a_run_file_has_a_row_that_says_what_it_is():
 
 def test_the_help_of_every_command_is_what_it_prints(composer_run):
     page = text_of("cli.md")
-    for words in ([], *([name] for name in COMMANDS)):
+    for words in ([], *([name] for name in (*COMMANDS, *OFFERED))):
         process = composer_run(*words, "--help", COLUMNS="80")
         assert process.returncode == 0
         assert process.stdout.strip() in page, words
@@ -189,13 +189,18 @@ def test_every_hook_is_shown_with_its_arguments():
         assert f"`{name}({', '.join(arguments)}) -> " in page
 
 
-def test_every_component_of_ours_is_in_the_directory(composer_run):
+def test_every_component_and_command_of_ours_is_in_the_directory(composer_run):
     files = [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/*/pyproject.toml")]
-    ours = {tomllib.loads(path.read_text())["project"]["name"] for path in files}
+    projects = [tomllib.loads(path.read_text())["project"] for path in files]
+    ours = {project["name"] for project in projects}
     rows = [row for row in json.loads(composer_run("plugins", "--json").stdout) if row["dist"] in ours]
-    assert {row["dist"] for row in rows} == ours
+    page = text_of("directory.md")
     for component in (component for row in rows for component in row["components"]):
-        assert f"| `{component['id']}` |" in text_of("directory.md")
+        assert f"| `{component['id']}` |" in page
+    for project in projects:
+        for command in project.get("entry-points", {}).get("composer.commands", ()):
+            assert f"| `composer-run {command}` | {project['name']} |" in page
+    assert not [name for name in ours if f"| {name} |" not in page], "a distribution that brings nothing"
 
 
 def test_the_architectures_listed_are_those_that_can_be_driven():

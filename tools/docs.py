@@ -68,9 +68,8 @@ def settings(*plugins: str) -> str:
 
 def help_texts() -> str:
     """What `composer-run COMMAND --help` prints at 80 columns, for the group and every command of ours."""
-    extra = [entry.name for entry in metadata.entry_points(group=COMMAND_GROUP) if is_ours(entry.dist)]
     shown = []
-    for words in ([], *([name] for name in [*COMMANDS, *sorted(extra)])):
+    for words in ([], *([name] for name in [*COMMANDS, *(entry.name for entry in commands())])):
         found = CliRunner().invoke(group, [*words, "--help"], prog_name="composer-run", terminal_width=WIDTH)
         shown.append(f"## `{' '.join(['composer-run', *words])}`\n\n{fence('text', found.output)}")
     return "\n\n".join(shown)
@@ -91,6 +90,13 @@ def is_ours(dist: metadata.Distribution | None) -> bool:
 
 
 @cache
+def commands() -> tuple[metadata.EntryPoint, ...]:
+    """Commands that distributions of this repository add to core's, by name."""
+    found = [entry for entry in metadata.entry_points(group=COMMAND_GROUP) if is_ours(entry.dist)]
+    return tuple(sorted(found, key=lambda entry: entry.name))
+
+
+@cache
 def components() -> tuple[Entry, ...]:
     """Every component of this repository's own plugins, by kind in the order of `SPECS`, then by id."""
     names = [one.name for one in candidates().values() if one.dist in our_dists()]
@@ -100,13 +106,15 @@ def components() -> tuple[Entry, ...]:
 
 
 def directory() -> str:
-    """Our own components, a table for each kind."""
+    """Our own components, a table for each kind, and commands that are not core's."""
     parts = []
     for kind in SPECS:
         rows = [(f"`{e.id}`", e.dist, offers(e.spec), e.spec.summary) for e in components() if e.spec.kind == kind]
         heading = f"### [{kind}](kinds/{kind}.md)\n\n"
         parts.append(heading + markdown_table(("component", "distribution", "offers", "what it is"), rows))
-    return "\n\n".join(parts)
+    rows = [(f"`composer-run {e.name}`", e.dist.name, e.load().get_short_help_str(limit=200)) for e in commands()]
+    table = markdown_table(("command", "distribution", "what it does"), rows)
+    return "\n\n".join([*parts, f"### [commands](plugins.md#commands)\n\n{table}"])
 
 
 def offers(spec: Spec) -> str:

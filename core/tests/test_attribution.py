@@ -424,7 +424,7 @@ def test_a_command_of_a_plugin_that_breaks_at_import(install, capsys):
 
 
 def test_a_plugin_that_is_blocked_and_not_installed_is_refused_by_every_command(capsys, tmp_path):
-    for command in (["show", tmp_path], ["check", FAKES], ["plugins"], ["doctor"]):
+    for command in (["show", tmp_path], ["check", FAKES], ["plugins"]):
         code, told = on_the_command_line(capsys, "-p", "no:fakez", *command)
         assert code == 2
         assert "did you mean 'fakes'" in told

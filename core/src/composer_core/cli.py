@@ -15,35 +15,39 @@ from attrs import define
 
 from composer_core.errors import ComposerError, PluginError, PluginFault, RunInterrupted, UserError
 
+__all__ = ["COMMAND_GROUP", "Options"]
+
 COMMANDS = {
     "train": "Run the stages of a run file, or resume a run.",
     "eval": "Evaluate the policy of a run file or a run folder.",
     "check": "Say what a run file would do, and what is wrong with it.",
     "validate": "Grade the gold answer, nothing, and every exploit of each task.",
     "plugins": "List plugins and their components.",
-    "doctor": "Say what this machine offers, what is missing, and how to mend it.",
     "agent": "Let the policy of a run work on a folder, and accept or reject its diff.",
     "show": "A run, or one trace of it, as a page of text.",
 }
 COMMAND_GROUP = "composer.commands"
-OFFERED = {"new": "composer-testing"}
+OFFERED = {"doctor": "composer-plugin-doctor", "new": "composer-testing"}
 """Commands of our own distributions that may not be installed, and which brings them."""
 
 
 @define
 class Options:
-    """What the group's options hold for every command."""
+    """What the group's options hold for every command, which gets them by `click.pass_obj`."""
 
     plugins: tuple[str, ...] = ()
+    """Names after --plugins, as they were written."""
     blocked: tuple[str, ...] = ()
+    """Names after -p no:, as they were written; all of them are installed."""
     debug: bool = False
+    """Errors are to show their traceback."""
 
 
 class LazyGroup(click.Group):
     """Lists commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *sorted(entry.name for entry in _extra())]
+        return [*COMMANDS, *(entry.name for entry in _extra())]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in COMMANDS:
@@ -72,7 +76,8 @@ class LazyGroup(click.Group):
 
 
 def _extra() -> list[metadata.EntryPoint]:
-    return [entry for entry in metadata.entry_points(group=COMMAND_GROUP) if entry.name not in COMMANDS]
+    found = (entry for entry in metadata.entry_points(group=COMMAND_GROUP) if entry.name not in COMMANDS)
+    return sorted(found, key=lambda entry: entry.name)
 
 
 def _loaded(entry: metadata.EntryPoint) -> click.Command:

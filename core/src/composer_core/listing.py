@@ -16,6 +16,8 @@ from composer_core.errors import ComposerError, IncompatiblePlugin
 from composer_core.plugins import BUILTIN, Candidate, Plugins, builtin, folded, installed, select
 from composer_core.registry import Entry
 
+__all__ = ["STATES", "Row", "report"]
+
 STATES = ("loaded", "available", "blocked", "failed", "incompatible")
 
 

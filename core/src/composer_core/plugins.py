@@ -35,6 +35,7 @@ __all__ = [
     "Loaded",
     "Plugins",
     "candidates",
+    "folded",
     "load_manifest",
     "select",
     "verify",

@@ -14,14 +14,15 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 import click
+from packaging.utils import canonicalize_name
 
-from composer_core import machine
 from composer_core.cli import COMMAND_GROUP, Options
-from composer_core.distributions import Installed, canonical
 from composer_core.listing import Row, report
-from composer_core.machine import BROKEN, OK, Finding
 from composer_core.plugins import GROUP, folded
 from composer_core.records import ToolSpec
+from composer_plugin_doctor import machine
+from composer_plugin_doctor.distributions import Installed
+from composer_plugin_doctor.machine import BROKEN, OK, Finding
 
 ENDLESS = 1 << 16
 """Columns of a page that is never wrapped."""
@@ -81,11 +82,11 @@ def _distributions(named: Sequence[Row]) -> Iterator[Finding]:
         needed = {defect.dist for defect in installed.conflicts(row.dist for row in named)}
         stale = installed.stale()
     except Exception as error:
-        yield Finding("packages", BROKEN, f"could not be found out: {error}", fix="pip install packaging")
+        yield Finding("packages", BROKEN, f"could not be found out: {type(error).__name__}: {error}")
         return
     if not unmet and not stale:
         yield Finding("packages", OK, f"all that {len(installed.ours())} distributions require is there")
-    needed |= {canonical(row.dist) for row in named}
+    needed |= {canonicalize_name(row.dist) for row in named}
     for defect in (*unmet, *stale):
         by = NAMED if defect.dist in needed else ()
         yield Finding("packages", BROKEN, defect.text, fix=defect.fix, needed_by=by)

@@ -1,26 +1,24 @@
 """Whether what is installed fits together: requirements of distributions against what is there, and stale metadata.
 
 Only distributions that concern a run are looked at: core, those that offer plugins or commands, and whatever these
-require, down to the leaves. `pip check` would need pip, take a second and speak of everything else as well.
-
-Requirements are read by `packaging`, which core does not depend on: it is there with most plugins, or inside pip; where
-neither is installed, this is said and nothing is guessed.
+require, down to the leaves. `pip check` would need pip, take a second and speak of everything else as well. A
+requirement that cannot be read is a defect like any other.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
-from importlib import import_module, metadata
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlparse
 
 from attrs import Factory, define, frozen
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-PARSERS = ("packaging.requirements", "pip._vendor.packaging.requirements")
+AGAIN = "pip install --force-reinstall {}, or uninstall it"
 
 
 @frozen
@@ -31,10 +29,6 @@ class Defect:
     """Canonical name."""
     text: str
     fix: str
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @define
@@ -64,13 +58,10 @@ class Installed:
     # --- requirements ---
 
     def conflicts(self, roots: Iterable[str]) -> list[Defect]:
-        """What `roots`, and all that they require, ask for and is not installed, or in another version.
-
-        Raises:
-            LookupError: no parser of requirements is installed.
-        """
-        parse, defects, seen = _parser(), [], set()
-        todo = [(canonical(root), "") for root in roots]
+        """What `roots`, and all that they require, ask for and is not installed, or in another version."""
+        defects: list[Defect] = []
+        seen: set[tuple[str, str]] = set()
+        todo: list[tuple[str, str]] = [(canonicalize_name(root), "") for root in roots]
         while todo:
             name, extra = todo.pop()
             if (name, extra) in seen or name not in self.found:
@@ -78,15 +69,19 @@ class Installed:
             seen.add((name, extra))
             dist = self.found[name][0]
             for text in dist.requires or ():
-                wanted = parse(text)
-                if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
-                    continue
-                todo += [(canonical(wanted.name), part) for part in ("", *wanted.extras)]
-                defects += self._unmet(dist, name, wanted)
+                try:
+                    wanted = Requirement(text)
+                    if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
+                        continue
+                    defects += self._unmet(dist, name, wanted)
+                except ValueError as error:
+                    defects.append(_unreadable(dist, name, text, error))
+                else:
+                    todo += [(canonicalize_name(wanted.name), part) for part in ("", *wanted.extras)]
         return sorted(set(defects), key=lambda defect: (defect.dist, defect.text))
 
-    def _unmet(self, dist: metadata.Distribution, name: str, wanted: Any) -> list[Defect]:
-        there = self.found.get(canonical(wanted.name))
+    def _unmet(self, dist: metadata.Distribution, name: str, wanted: Requirement) -> list[Defect]:
+        there = self.found.get(canonicalize_name(wanted.name))
         if there and wanted.specifier.contains(there[0].version, prereleases=True):
             return []
         has = f"{there[0].version} is installed" if there else "it is not installed"
@@ -109,7 +104,7 @@ class Installed:
         return [Defect(name, text, f"pip uninstall {name}, until none is left, and install it once")]
 
     def _gone(self, name: str) -> list[Defect]:
-        dist, again = self.found[name][0], f"pip install --force-reinstall {name}, or uninstall it"
+        dist, again = self.found[name][0], AGAIN.format(name)
         folder = editable_folder(dist)
         if folder is not None and not folder.is_dir():
             return [Defect(name, f"{name} is an editable install of {folder}, which has gone", again)]
@@ -122,6 +117,11 @@ class Installed:
 
     def _offers(self, dist: metadata.Distribution) -> list[metadata.EntryPoint]:
         return [entry for entry in dist.entry_points if entry.group in self.groups]
+
+
+def _unreadable(dist: metadata.Distribution, name: str, text: str, error: ValueError) -> Defect:
+    why = str(error).partition("\n")[0]
+    return Defect(name, f"{dist.name} {dist.version} needs {text!r}, which cannot be read: {why}", AGAIN.format(name))
 
 
 def editable_folder(dist: metadata.Distribution) -> Path | None:
@@ -138,7 +138,7 @@ def _place(dist: metadata.Distribution) -> Path:
 def _name(dist: metadata.Distribution) -> str:
     """Canonical; "" for the remains of one, which have none."""
     try:
-        return canonical(dist.metadata["Name"] or "")
+        return canonicalize_name(dist.metadata["Name"] or "")
     except Exception:
         return ""
 
@@ -149,12 +149,3 @@ def _exists(module: str) -> bool:
         return find_spec(module) is not None
     except Exception:
         return False
-
-
-def _parser() -> Any:
-    for name in PARSERS:
-        try:
-            return import_module(name).Requirement
-        except ImportError:
-            continue
-    raise LookupError("requirements cannot be read: neither packaging nor pip is installed")

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from composer_core import cgroups, kvm, machine
-from composer_core.machine import ABSENT, BROKEN, OK, Finding
+from composer_plugin_doctor import cgroups, kvm, machine
+from composer_plugin_doctor.machine import ABSENT, BROKEN, OK, Finding
 
 
 def tool(folder, name, script):

@@ -1,16 +1,18 @@
 """`composer-run doctor`: what it says, in words and in JSON, and when it ends with 1."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
 
-from composer_core import machine
+from composer_core import cli
 from composer_core.cli import group
-from composer_core.distributions import Defect, Installed
 from composer_core.errors import PluginError
 from composer_core.listing import Row
-from composer_core.machine import ABSENT, OK, Finding
+from composer_plugin_doctor import machine
+from composer_plugin_doctor.distributions import Defect, Installed
+from composer_plugin_doctor.machine import ABSENT, OK, Finding
 
 
 def run(*arguments):
@@ -58,7 +60,7 @@ def test_it_ends_with_1_only_if_a_named_plugin_needs_what_is_missing(quick):
 def test_a_plugin_that_cannot_be_loaded_is_told_and_counts_if_it_was_named(quick, monkeypatch):
     broken = Row("bad", "composer-plugin-bad", "1", "failed", "plugin bad could not be imported\n  found: OSError: no")
     sound = Row("good", "composer-plugin-good", "1", "available", "")
-    monkeypatch.setattr("composer_core.commands.doctor.report", lambda names, blocked: [broken, sound])
+    monkeypatch.setattr("composer_plugin_doctor.command.report", lambda names, blocked: [broken, sound])
     done = run("doctor")
     assert done.exit_code == 0
     assert "plugin bad could not be imported; found: OSError: no" in done.stdout
@@ -84,14 +86,17 @@ def test_conflicts_and_stale_metadata_count_if_they_concern_a_named_plugin(quick
 
 
 def test_what_cannot_be_found_out_is_said(quick, monkeypatch):
-    monkeypatch.setattr("composer_core.distributions.PARSERS", ())
+    def stale(self):
+        raise PermissionError("metadata of another user")
+
+    monkeypatch.setattr(Installed, "stale", stale)
     done = run("doctor")
     assert done.exit_code == 0
-    assert "could not be found out: requirements cannot be read" in done.stdout
+    assert "could not be found out: PermissionError: metadata of another user" in done.stdout
 
 
 def test_a_narrow_page_is_wrapped_under_its_column(quick, monkeypatch):
-    monkeypatch.setattr("composer_core.commands.doctor.ENDLESS", 60)
+    monkeypatch.setattr("composer_plugin_doctor.command.ENDLESS", 60)
     lines = run("doctor").stdout.splitlines()
     assert max(map(len, lines)) <= 60
     assert all(line.startswith(" " * 21) for line in lines if line.startswith(" "))
@@ -101,3 +106,17 @@ def test_a_name_that_is_not_installed_is_refused(quick):
     error = run("--plugins", "cod", "doctor").exception
     assert isinstance(error, PluginError)
     assert "did you mean 'code'" in str(error)
+
+
+def test_the_command_is_listed_with_the_distribution_that_brings_it():
+    assert re.search(r"^ *doctor +from composer-plugin-doctor$", run("--help").stdout, re.MULTILINE)
+
+
+def test_without_this_distribution_the_command_line_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_extra", list)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["doctor"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "part of composer-plugin-doctor, which is not installed" in told
+    assert "fix:      pip install composer-plugin-doctor" in told

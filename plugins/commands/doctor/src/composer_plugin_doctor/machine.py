@@ -2,10 +2,10 @@
 
 A probe does what a run would do, in small: bubblewrap starts a command in namespaces, KVM runs a guest, Docker's daemon
 is asked for a sign of life. To be installed is not enough. Whatever is missing says what is lost without it and how to
-mend it; nothing here is required by core itself.
+mend it; nobody needs all of it.
 
-The list is core's own and there is no hook for more: what one component alone knows about a machine is its `probe()`,
-which `composer-run check --probe` and the start of every run call.
+The list is fixed and there is no hook for more: what one component alone knows about a machine is its `probe()`, which
+`composer-run check --probe` and the start of every run call.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from composer_core import kvm as kvm_guest
-from composer_core.cgroups import ROOT, cpu_quota, memory_bytes, text_of
+from composer_plugin_doctor import kvm as kvm_guest
+from composer_plugin_doctor.cgroups import ROOT, cpu_quota, memory_bytes, text_of
 
 COMMAND_S = 10.0
 """Wall clock of one command that a probe runs."""
