@@ -6,7 +6,7 @@ What needs torch or starts processes is named by "module:attr" and imported only
 
 from collections.abc import Iterable
 
-from composer_core import AlgorithmSpec, RewardSpec, SamplerSpec, SandboxSpec, ToolSpec, hookimpl
+from composer_core import AlgorithmSpec, Footprint, RewardSpec, SamplerSpec, SandboxSpec, ToolSpec, hookimpl
 from composer_plugin_workshop.config import MedianConfig
 from composer_plugin_workshop.median import advantage
 from composer_plugin_workshop.outline import outline
@@ -61,4 +61,5 @@ def composer_samplers() -> Iterable[SamplerSpec]:
         summary="scripted demonstrator for any task set: outlines, reads and rewrites what the answer touches",
         factory="composer_plugin_workshop.guide:Guide",
         capabilities={"sampler.logprobs", "sampler.versions", "sampler.deterministic"},
+        footprint=Footprint(),  # nothing worth counting; what the jail's commands take is unknown, so it gives none
     )
