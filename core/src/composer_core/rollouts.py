@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import attrs
 from attrs import define, field, frozen
@@ -39,6 +39,8 @@ from composer_core.types import (
     TrainBatch,
     TrainSequence,
 )
+
+T = TypeVar("T")
 
 
 @frozen
@@ -88,6 +90,8 @@ class RlLoop:
     after_step: Callable[[StepStats], Awaitable[None]]
     """Commit, publish and evaluate; called when a step is applied."""
     _running: dict[asyncio.Task[EpisodeResult], Issue] = field(factory=dict)
+    _ends: asyncio.Queue[asyncio.Task[Any]] = field(factory=asyncio.Queue)
+    """Tasks in the order in which they ended: waiting for thousands at once would cost more than their episodes."""
     _by_id: dict[str, Task] = field(init=False)
     _last_step: float = field(factory=time.perf_counter)
     _ended: int = 0
@@ -109,12 +113,11 @@ class RlLoop:
                 if step is None:
                     batch = self.ledger.take()
                     if batch is not None:
-                        step = asyncio.create_task(self._train(batch))
-                waiting: set[asyncio.Task[Any]] = {*self._running, *([step] if step else [])}
-                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                self._collect(done)
-                if step in done:
-                    assert step is not None
+                        step = self._start(self._train(batch))
+                ended = await self._ends.get()
+                if step is None or ended is not step:
+                    self._collect(ended)
+                else:
                     stats, step = await step, None
                     # Alone: whatever is admitted or journaled until the version is out would carry a wrong one.
                     self.ledger.applied()
@@ -125,21 +128,25 @@ class RlLoop:
     def _submit(self) -> None:
         for issue in self.ledger.issue():
             request = self.parts.request(issue, self._by_id[issue.task_id])
-            self._running[asyncio.create_task(self.parts.executor.submit(request))] = issue
+            self._running[self._start(self.parts.executor.submit(request))] = issue
         self.parts.journal(self.ledger.drain())
 
-    def _collect(self, done: set[asyncio.Task[Any]]) -> None:
-        for task in done & set(self._running):
-            issue = self._running.pop(task)
-            result: EpisodeResult = task.result()
-            self._ended += 1
-            self.parts.emit(EpisodeEnded(result=result, purpose=self.parts.stage.name))
-            for fault in result.faults:
-                self.parts.emit(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
-            try:
-                self.ledger.finish(issue.group, issue.slot, slot_result(result))
-            finally:
-                self.parts.journal(self.ledger.drain())
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ends.put_nowait)
+        return task
+
+    def _collect(self, ended: asyncio.Task[Any]) -> None:
+        issue = self._running.pop(ended)
+        result: EpisodeResult = ended.result()
+        self._ended += 1
+        self.parts.emit(EpisodeEnded(result=result, purpose=self.parts.stage.name))
+        for fault in result.faults:
+            self.parts.emit(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
+        try:
+            self.ledger.finish(issue.group, issue.slot, slot_result(result))
+        finally:
+            self.parts.journal(self.ledger.drain())
 
     # --- one step ---
 
