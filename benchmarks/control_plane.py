@@ -59,6 +59,7 @@ from composer_testing.fakes.text import ByteTokenizer, LineRenderer
 PEER = "verifiers==0.4.0"
 TURNS, CALLS = 5, 8
 TREE = Tree.of({f"pkg/module_{name}.py": f"x = {name!r}\n" * 7 for name in "abcd"})
+WORKSPACE = TREE.ref
 SCRIPT = (("read a", "read b"), ("read c", "read d"), ("write a", "read a"), ("read b",), ("done",))
 """Calls of each turn: 8 in 5 turns."""
 LIMITS = Limits(tokens=1024, context_tokens=2048)
@@ -137,7 +138,7 @@ def executor(folder: Path, at_once: int, together: Together | None = None) -> In
 
 
 def request(number: int) -> EpisodeRequest:
-    view = TaskView("task", "The tests of pkg fail, please find out why and repair what is broken.", TREE.ref, LIMITS)
+    view = TaskView("task", "The tests of pkg fail, please find out why and repair what is broken.", WORKSPACE, LIMITS)
     return EpisodeRequest(SlotKey("task", number), f"rl:{number // 8}", view, GradingRef("fakes/none", "task"))
 
 

@@ -265,6 +265,17 @@ def test_a_log_probability_that_is_no_number_makes_the_episode_void():
     assert run(Bad(WRITE)).verdict.cause == "sampler"
 
 
+def test_columns_of_another_type_are_the_samplers_fault_and_never_reinterpreted():
+    class Wide(Script):
+        async def generate(self, *args):
+            completion = await super().generate(*args)
+            return evolve(completion, logprobs=Column.of("F64", completion.logprobs.values()))
+
+    trace = run(Wide(WRITE))
+    assert trace.verdict.cause == "sampler"
+    assert len(trace.branches[0].ids) == len(trace.branches[0].logprobs)
+
+
 def test_a_grader_that_fails_makes_the_episode_void_and_never_failed():
     async def broken(patch, grading):
         raise GradingError("no disk")

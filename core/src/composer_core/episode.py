@@ -110,9 +110,9 @@ class _Row:
         self.versions.append((-1, len(ids)))
 
     def extend(self, completion: Completion) -> None:
-        self.ids.extend(completion.ids.values().tolist())
+        """Raises TypeError, and changes nothing, if the columns are not of the types that `Completion` names."""
+        self.ids, self.logprobs = self.ids + completion.ids.values(), self.logprobs + completion.logprobs.values()
         self.sampled.extend(b"\x01" * len(completion.ids))
-        self.logprobs.extend(completion.logprobs.values().tolist())
         self.versions.extend(completion.versions)
         self.routes = completion.routes or self.routes
 
@@ -233,14 +233,13 @@ class _Episode:
             task_id=request.task.id,
             attempt=request.key.attempt,
         )
-        started = time.perf_counter()
+        start, started = len(row.ids), time.perf_counter()
         with self.parts.blame("samplers", request.sampler):
             completion = await self.parts.samplers[request.sampler].generate(row.ids[:], settings, asked)
             if not math.isfinite(sum(completion.logprobs.values())):  # of fp32 values, in fp64: all are, or it is not
                 raise SamplerError("the sampler returned a log-probability that is not finite")
+            row.extend(completion)
         self._add("generate_s", time.perf_counter() - started)
-        start = len(row.ids)
-        row.extend(completion)
         self.sampled_tokens += len(completion.ids)
         with self.parts.blame("renderers"):
             parsed = self.parts.renderer.parse(completion.ids.values())

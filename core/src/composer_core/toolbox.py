@@ -110,7 +110,8 @@ class Toolbox:
         try:
             with boundary("tools", tool.id):
                 arguments = bind(tool.spec, call.arguments)
-                output = await call_tool(tool.spec, tool.function, evolve(context, config=tool.config), arguments)
+                own = ToolContext(context.sandbox, context.state, context.limits, tool.config)
+                output = await call_tool(tool.spec, tool.function, own, arguments)
             text, ok, problem = output.text, output.ok, None if output.ok else "tool"
             exit_code, data = output.exit_code, output.data
         except (ToolError, PathError, QuotaError) as error:
