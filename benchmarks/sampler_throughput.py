@@ -6,8 +6,9 @@ samples. The peer is the better of the two.
 
 Fair: one model (the tiny-moe preset, a Qwen3-MoE), each side in a process of its own, equal numbers of sampled ids,
 measured in turns, medians of 5. Every side may use two threads and takes the number that is faster for it; the peers'
-attention, expert kernels, page size and way of sharing prompts are chosen by a trial at each size, one after the other.
-The slower of the two peers is measured by its trials alone when it reaches less than half of the other.
+attention, expert kernels, page size and way of sharing prompts are chosen by a trial at each size, one after the other;
+a trial samples a quarter of a turn, or half an episode. The slower of the two peers is measured by its trials alone
+when it reaches less than half of the other.
 
 Not equal: ours also returns the log-probability, version and stop of every token, which training needs; the peers
 return ids only. `generate` pads nothing, since its rows get one length; it cannot keep KV between turns and forwards
@@ -27,7 +28,7 @@ from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 from results import Results, Row, alternate, parser, versions_of
 from workers import Worker
 
@@ -61,7 +62,6 @@ class Choice:
     settings: Mapping[str, Any]
     rate: float = 0.0
     """Sampled ids per second in its best trial."""
-    tried: Mapping[str, float] = field(factory=dict)
 
     def words(self) -> str:
         told = ", ".join(f"{name} {value}" for name, value in self.settings.items() if name != "deterministic")
@@ -95,8 +95,8 @@ class Sides:
         return float(found["tokens"] / found["seconds"])
 
     def trial(self, choice: Choice, workload: str, sequences: int) -> Choice:
-        """The better of two rounds: the first of a setting also warms up."""
-        return evolve(choice, rate=max(self.rate(choice, workload, sequences) for _ in range(2)))
+        """The better of two shorter rounds: the first of a setting also warms up."""
+        return evolve(choice, rate=max(self.rate(choice, f"{workload}, trial", sequences) for _ in range(2)))
 
 
 def axes_of(side: str, workload: str, sequences: int) -> Mapping[str, Sequence[Any]]:

@@ -22,6 +22,8 @@ from typing import Any, Self
 
 FOLDER = Path(__file__).resolve().parent
 PEERS = FOLDER / "peers"
+GRACE_S = 30
+"""How long a worker may take to end by itself."""
 
 
 def environment(name: str, *requirements: str) -> Path | None:
@@ -78,7 +80,11 @@ class Worker:
         """Safe twice."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(timeout=GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
 

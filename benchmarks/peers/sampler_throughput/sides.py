@@ -61,8 +61,11 @@ class Workload:
 
 WORKLOADS = {
     "turn": Workload(256, 1, 128, 128),
+    "turn, trial": Workload(256, 1, 32, 32),
     "episode": Workload(64, 4, 15, 30, appended=40),
+    "episode, trial": Workload(64, 2, 15, 30, appended=40),
     "smoke test": Workload(16, 2, 2, 4, appended=3),
+    "smoke test, trial": Workload(16, 1, 2, 2),
 }
 
 
@@ -79,9 +82,12 @@ class Ours:
         self._loop = asyncio.new_event_loop()
         self._sampler: ContinuousSampler | None = None
 
-    def setup(self, deterministic: bool = False, slots: int = 96) -> None:
+    def close(self) -> None:
         if self._sampler is not None:
             self._loop.run_until_complete(self._sampler.close())
+
+    def setup(self, deterministic: bool = False, slots: int = 96) -> None:
+        self.close()
         build = BuildContext(run_dir=Path(), deterministic=deterministic)
         policies = [build_tiny_moe(TinyMoeConfig(), build) for _ in range(2)]
         config = ContinuousConfig(slots=slots, context_tokens=WINDOW, threads=self._threads)
@@ -110,6 +116,9 @@ class Generate:
 
     def __init__(self, threads: int) -> None:
         self._model: Any = None
+
+    def close(self) -> None:
+        """Nothing stays open."""
 
     def setup(self, attention: str, experts: str) -> None:
         self._model = causal_lm()
@@ -141,9 +150,13 @@ class Continuous:
     def __init__(self, threads: int) -> None:
         self._manager: Any = None
 
-    def setup(self, attention: str, experts: str, page: int, children: bool) -> None:
+    def close(self) -> None:
+        """Its thread would keep the process alive."""
         if self._manager is not None:
             self._manager.stop(block=True)
+
+    def setup(self, attention: str, experts: str, page: int, children: bool) -> None:
+        self.close()
         model = causal_lm()
         model.set_attn_implementation(attention)
         model.set_experts_implementation(experts)
@@ -207,6 +220,7 @@ def main() -> None:
         return {"tokens": sampled, "seconds": time.perf_counter() - started}
 
     serve(answer)
+    side.close()
 
 
 if __name__ == "__main__":
