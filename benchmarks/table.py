@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from results import RESULTS, ROOT, number
+from attrs import asdict
+from results import RESULTS, ROOT, Row, number
 
 PAGE = ROOT / "docs/benchmarks.md"
 HEAD = """# Benchmarks
@@ -31,8 +32,39 @@ def results(folder: Path) -> Iterator[Mapping[str, Any]]:
     """Every result that has rows, by name."""
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and "rows" in found:
+        if path.stem == "rl_step":
+            yield step_results(found)
+        elif isinstance(found, dict) and "rows" in found:
             yield found
+
+
+def step_results(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The full step's results, which have a page of their own with every side, as rows."""
+    rows = []
+    for result in found["results"]:
+        sides, best = result["sides"], result["best"]
+        row = Row(
+            f"a step, tools at {result['tool_ms']:g} ms",
+            sides["composer"]["step_s"],
+            "s",
+            sides[best]["step_s"] if best else None,
+            best or "",
+            f"ratio >= {result['target']:g}" if result["target"] else "",
+        )
+        rows.append({**asdict(row), "ratio": row.ratio, "met": row.met})
+    machine = f"{found['cpu']}, {found['cores']} cores, {found['threads']} threads"
+    told = {key: found[key] for key in ("date", "command", "revision")}
+    remarks = ["every side and setting: `benchmarks/results/rl_step.md`"]
+    title = "A full step of reinforcement learning"
+    return {
+        **told,
+        "name": "rl_step",
+        "title": title,
+        "machine": machine,
+        "rows": rows,
+        "remarks": remarks,
+        "versions": {},
+    }
 
 
 def page(folder: Path = RESULTS) -> str:
