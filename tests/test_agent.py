@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
 
 import attrs
@@ -44,7 +45,7 @@ def test_the_policy_changes_the_folder_once_a_person_says_yes(composer_run, trai
     process = composer_run("agent", trained, folder, "--prompt", PROMPT, "--yes")
     assert process.returncode == 0, process.stderr
     assert (folder / "answer.txt").read_text() == "42"
-    assert "--- a/answer.txt\n+++ b/answer.txt\n" in process.stdout
+    assert process.stdout.startswith("diff --git a/answer.txt b/answer.txt\n--- a/answer.txt\n")
     assert "turn 1" in process.stderr and "write(" in process.stderr
     assert "stopped: finished after 2 turns" in process.stderr
 
@@ -81,9 +82,38 @@ def test_a_resumed_run_is_refused_another_harness(composer_run, tmp_path):
     recorded = json.loads((run / "harness.json").read_text())
     recorded["tools"][0]["description"] = "Read a file, differently."
     (run / "harness.json").write_text(json.dumps(recorded))
+    (run / "tokenizer" / "mark").write_text("left alone")
+    before = {path: path.stat().st_mtime_ns for path in (run / "tokenizer").iterdir()}
     process = composer_run("train", "--resume", run)
     assert process.returncode == 2
+    assert {path: path.stat().st_mtime_ns for path in (run / "tokenizer").iterdir()} == before
     assert "fakes/read" in process.stderr
+
+
+def test_a_run_that_does_not_know_its_harness_is_refused(composer_run, trained, folder, tmp_path):
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    (copy / "harness.json").unlink()
+    process = composer_run("agent", copy, folder, "--prompt", PROMPT, "--yes")
+    assert process.returncode == 2
+    assert "harness.json" in process.stderr
+    assert (folder / "answer.txt").read_text() == "?"
+
+
+def test_a_sandbox_that_isolates_nothing_needs_the_same_trust_as_in_training(composer_run, trained, folder):
+    tier = ("--set", 'plugins=["fakes", "local"]', "--set", 'sandbox={use="local/process"}')
+    process = composer_run("agent", trained, folder, "--prompt", PROMPT, "--yes", *tier)
+    assert process.returncode == 2
+    assert "trusted" in process.stderr
+    assert (folder / "answer.txt").read_text() == "?"
+
+
+def test_a_policy_is_refused_plugins_of_other_versions(composer_run, trained, folder, tmp_path):
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    rows = json.loads((copy / "plugins.json").read_text())
+    (copy / "plugins.json").write_text(json.dumps([{**row, "version": "9.9"} for row in rows]))
+    process = composer_run("agent", copy, folder, "--prompt", PROMPT, "--yes")
+    assert process.returncode == 2
+    assert "9.9" in process.stderr
 
 
 @pytest.mark.parametrize(

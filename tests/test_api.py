@@ -29,7 +29,7 @@ WHOLE = (
 )  # fmt: skip
 """Modules of core that are public as a whole."""
 PARTS = (
-    "cli", "credit", "episode", "executor", "history", "hosting", "listing", "noise", "plugins", "printable", "sandbox",
+    "cli", "credit", "diffs", "episode", "executor", "history", "hosting", "listing", "noise", "plugins", "printable", "sandbox",
     "schema", "stores", "tensors", "traces", "tracking",
 )  # fmt: skip
 """Modules of core of which the names in `__all__` are public."""

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from composer_core.errors import ConfigError
-from composer_core.folders import apply_to_folder, read_folder
-from composer_core.trees import File, Patch, Tree, unified
+from composer_core.folders import acceptable, apply_to_folder, read_folder
+from composer_core.trees import File, Patch
 
 ROOM = (1 << 20, 1 << 22)
 
@@ -51,7 +51,7 @@ def test_an_accepted_patch_is_laid_down_and_modes_are_kept(folder):
 
 @pytest.mark.parametrize(
     "path",
-    ["link/target", "link/new", "file-link", ".git/hooks/pre-commit", "pkg/__pycache__/a.pyc", "run.sh/x", "pkg"],
+    ["link/target", "link/new", "file-link", ".git/hooks/pre-commit", ".GIT/hooks/x", "run.sh/x", "pkg", "x" * 300],
 )
 def test_a_patch_that_leads_elsewhere_writes_nothing_at_all(folder, tmp_path, path):
     before = read_folder(folder, *ROOM)
@@ -78,45 +78,41 @@ def test_what_a_person_changed_meanwhile_is_kept(folder, change):
     assert change == "deleted" or target.read_text() == "mine\n"
 
 
-def test_a_diff_shows_edits_new_files_deletions_and_no_binary():
-    before = Tree.of({"a": "one\ntwo\n", "gone": "x\n", "bin": b"\0\1", "end": "no newline", "form": "a\x0cb\n"})
-    patch = Patch(
-        (
-            File("a", b"one\n2\n"),
-            File("bin", b"\0\2"),
-            File("end", b"no newline!"),
-            File("form", b"a\x0cc\n"),
-            File("new", b"n\n"),
-        ),
-        ("gone",),
-    )
-    text = unified(before.files, patch)
-    assert "--- a/a\n+++ b/a\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n" in text
-    assert "Binary files a/bin and b/bin differ\n" in text
-    assert "-no newline\n\\ No newline at end of file\n+no newline!\n" in text
-    assert "--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n" in text
-    assert "--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+n\n" in text
-    assert "-a\x0cb\n+a\x0cc\n" in text
-    assert unified(before.files, Patch()) == ""
+def test_names_that_are_never_written_are_taken_out_of_a_patch_before_it_is_shown():
+    patch = Patch((File("a.py", b""), File("pkg/__pycache__/a.pyc", b""), File(".Git/config", b"")), ("x/.hg/y",))
+    assert acceptable(patch) == Patch((File("a.py", b""),), (), (".Git/config", "pkg/__pycache__/a.pyc", "x/.hg/y"))
 
 
-def test_a_diff_applies_with_the_tool_everybody_has(tmp_path):
-    import shutil
-    import subprocess
-
-    git = shutil.which("git")
-    assert git
-    before = Tree.of({"pkg/a.py": "".join(f"line {n}\n" for n in range(40)), "b": "no end"})
-    patch = Patch((File("pkg/a.py", before.paths()["pkg/a.py"].data.replace(b"line 20", b"twenty")), File("b", b"B")))
-    for file in before.files:
-        (tmp_path / file.path).parent.mkdir(exist_ok=True)
-        (tmp_path / file.path).write_bytes(file.data)
-    text = unified(before.files, patch).encode()
-    subprocess.run([git, "apply", "-p1", "-"], input=text, cwd=tmp_path, check=True)
-    assert read_folder(tmp_path, *ROOM) == patch.apply(before)
+def test_a_link_planted_where_a_file_is_prepared_is_not_followed(folder, tmp_path):
+    (folder / ".run.sh.part").symlink_to(tmp_path / "outside/target")
+    before = read_folder(folder, *ROOM)
+    apply_to_folder(folder, before, Patch((File("run.sh", b"new"),)))
+    assert (tmp_path / "outside/target").read_text() == "untouched"
+    assert (folder / "run.sh").read_bytes() == b"new" and not (folder / "run.sh").is_symlink()
 
 
-def test_find_equals_a_lookup_by_name():
-    tree = Tree.of({name: name for name in ("b", "a/x", "a.py", "a", "zz")})
-    for path in [*tree.paths(), "", "c", "a/", "zzz"]:
-        assert tree.find(path) == tree.paths().get(path)
+def test_a_file_system_that_refuses_midway_leaves_everything_as_it_was(folder, monkeypatch):
+    before = read_folder(folder, *ROOM)
+    patch = Patch((File("new/deep/b.py", b"b"), File("run.sh", b"changed"), File("z.py", b"z")), ("pkg/a.py",))
+    replace = os.replace
+
+    def full(source, target, **rest):
+        if str(target).endswith("z.py"):
+            raise OSError(28, "No space left on device")
+        replace(source, target, **rest)
+
+    monkeypatch.setattr("pathlib.os.replace", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        apply_to_folder(folder, before, patch)
+    monkeypatch.undo()
+    assert read_folder(folder, *ROOM) == before
+    assert not (folder / "new").exists()
+    assert not [name for _, _, names in os.walk(folder) for name in names if name.startswith(".composer-")]
+
+
+def test_files_that_cannot_be_read_or_named_are_said_by_name(folder):
+    odd = os.path.join(os.fsencode(folder), b"odd-\xff")
+    with open(odd, "wb"):
+        pass
+    with pytest.raises(ConfigError, match="odd-"):
+        read_folder(folder, *ROOM)

@@ -172,6 +172,28 @@ def test_a_reward_that_breaks_for_every_group_of_a_step_stops_the_run() -> None:
         asyncio.run(RlLoop(parts, ledger_for(stage, TASKS, seed=1, deterministic=False), after).run())
 
 
+def test_a_reward_that_breaks_for_many_groups_in_a_row_stops_the_run_as_other_voids_do() -> None:
+    world = Store()
+    calls: list[int] = []
+
+    def breaks_after_the_first(group: Any) -> list[float]:
+        calls.append(len(group))
+        if len(calls) > 1:
+            raise ZeroDivisionError("no tokens")
+        return [0.5] * len(group)
+
+    async def after(found: StepStats) -> None:
+        pass
+
+    stage = RlStage(name="rl", steps=1, groups_per_step=4, group_size=2, max_voids_in_a_row=6)
+    reward = Reward(
+        "tests/breaks", "1", RewardSpec(name="b", function="", scope="group"), breaks_after_the_first, None, 1
+    )
+    parts = parts_of(world, stage, group_rewards=(reward,))
+    with pytest.raises(PluginFault, match="tests/breaks"):
+        asyncio.run(RlLoop(parts, ledger_for(stage, TASKS, seed=1, deterministic=False), after).run())
+
+
 class Store(World):
     """A world whose episodes end with written traces."""
 

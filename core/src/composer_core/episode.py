@@ -28,7 +28,7 @@ from composer_core.protocols import Ask, Context, ContextView, NewBranch, Render
 from composer_core.sandbox import Sandbox, Sandboxes
 from composer_core.scoring import Reward, total, verdict_of
 from composer_core.toolbox import Toolbox
-from composer_core.trees import File, Patch
+from composer_core.trees import File, Patch, Tree
 from composer_core.types import (
     Branch,
     Completion,
@@ -54,6 +54,10 @@ __all__ = [
     "fault_of",
     "run_episode",
 ]
+
+
+ORIGINAL_BYTES = 1 << 20
+"""Most bytes of untouched originals that a trace keeps beside a patch."""
 
 
 @frozen
@@ -142,6 +146,9 @@ class _Episode:
     stats: dict[str, float] = Factory(dict)
     stop: Stop = Stop.CANCELLED
     sampled_tokens: int = 0
+    patch: Patch = Patch()
+    originals: list[File] = Factory(list)
+    originals_whole: bool = True
 
     def __attrs_post_init__(self) -> None:
         self.opening = (Message("user", self.request.task.prompt),)
@@ -291,12 +298,17 @@ class _Episode:
             request.task, self.trace, len(self.rows[-1].ids), self.sampled_tokens, request.task.limits, self.state
         )
 
-    def trace(
-        self,
-        verdict: Verdict = Verdict(Outcome.UNGRADED),  # noqa: B008
-        patch: Patch = Patch(),  # noqa: B008
-        originals: tuple[File, ...] = (),
-    ) -> Trace:
+    def take_out(self, patch: Patch, pristine: Tree) -> None:
+        """The declared artifact, with the files it touches as they were, up to a bound."""
+        self.patch, room = patch, ORIGINAL_BYTES
+        for file in filter(None, map(pristine.find, patch.touched())):
+            room -= len(file.data)
+            if room < 0:
+                self.originals_whole = False
+                return
+            self.originals.append(file)
+
+    def trace(self, verdict: Verdict = Verdict(Outcome.UNGRADED)) -> Trace:  # noqa: B008
         """Everything so far."""
         return Trace(
             key=self.request.key,
@@ -306,8 +318,9 @@ class _Episode:
             turns=tuple(self.turns),
             stop=self.stop,
             verdict=verdict,
-            patch=patch,
-            originals=originals,
+            patch=self.patch,
+            originals=tuple(self.originals),
+            originals_whole=self.originals_whole,
             harness=self.parts.harness.stamp(self.request.task.limits),
             faults=tuple(self.faults),
             stats=dict(self.stats),
@@ -326,19 +339,19 @@ async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
     parts.emit(EpisodeStarted(episode_id=request.key.episode_id, task_id=request.task.id, group=request.group))
     started = time.perf_counter()
     try:
-        patch, originals = await _attempt(episode)
+        await _attempt(episode)
     except ComposerError as error:
         return _void(episode, error)
     finally:
         episode.stats["wall_s"] = time.perf_counter() - started
         for branch in range(len(episode.rows)):
             await parts.samplers[request.sampler].release(f"{request.key.episode_id}#{branch}")
-    trace = episode.trace(patch=patch, originals=originals)
+    trace = episode.trace()
     return await grade(trace, request, parts) if request.graded else trace
 
 
-async def _attempt(episode: _Episode) -> tuple[Patch, tuple[File, ...]]:
-    """Create the sandbox, act in it, take the patch out, with the files it touches as they were."""
+async def _attempt(episode: _Episode) -> None:
+    """Create the sandbox, act in it, take the patch out."""
     started = time.perf_counter()
     request, parts = episode.request, episode.parts
     async with await parts.sandboxes.create(request.task, extra_needs=parts.toolbox.needs) as sandbox:
@@ -349,8 +362,7 @@ async def _attempt(episode: _Episode) -> tuple[Patch, tuple[File, ...]]:
                     episode.stop = await episode.act(sandbox)
         except TimeoutError:
             episode.stop = Stop.TIME
-        patch = await sandbox.patch()
-        return patch, tuple(file for path in patch.touched() if (file := sandbox.pristine.find(path)))
+        episode.take_out(await sandbox.patch(), sandbox.pristine)
 
 
 def _deadline(wall_s: float | None) -> AbstractAsyncContextManager[Any]:

@@ -2,10 +2,10 @@
 
 A policy is trained for one harness and is worth little in another. The run folder keeps the harness as `harness.json`,
 every trace carries a stamp of harness and limits, and whatever uses the policy later (a resumed run, `composer-run
-agent`) compares before it samples. Equal stamps mean: equal sampled ids in an equal sandbox are met by equal prompts
-and equal results, byte for byte.
+agent`) compares before it samples. With equal stamps and the plugins of `plugins.json`, equal sampled ids in an equal
+sandbox are met by equal prompts and equal results, byte for byte.
 
-Versions of plugins are no part of it; `plugins.json` has those.
+Versions of plugins are no part of the stamp: one may be mended without the policy seeing any of it.
 """
 
 from __future__ import annotations
@@ -48,14 +48,12 @@ class Harness:
         """16 hexadecimal digits that name this harness under these limits."""
         return _sha256([self.digest, asdict(limits)])[:16]
 
-    def refuse_other(self, recorded: Mapping[str, Any] | None, where: str) -> None:
+    def refuse_other(self, recorded: Mapping[str, Any], where: str) -> None:
         """Compare with the harness.json of the run whose policy is to go on acting.
 
         Raises:
             ConfigError: they differ; names the parts that do.
         """
-        if recorded is None:
-            return
         before, now = (json.loads(json.dumps(one)) for one in (recorded, self.to_json()))
         parts = [f"{key}: {part}" for key in now for part in _differing(before.get(key), now[key])]
         if not parts:

@@ -68,10 +68,7 @@ class Pipeline:
         """All stages and evaluations; returns the summary that is also written to summary.json."""
         self._executor = self.assembly.get("executors")
         await self._executor.start()
-        self.assembly.get("tokenizer").save(self.run_dir.path / "tokenizer")
-        harness = self.assembly.harness()
-        harness.refuse_other(self.run_dir.read_json("harness.json"), str(self.run_dir.path / "harness.json"))
-        self.run_dir.write_json("harness.json", harness.to_json())
+        self._keep_harness()
         self._trainer = self.assembly.get("trainers")
         await self._restore()
         settings = self.assembly.stage_settings()
@@ -90,6 +87,14 @@ class Pipeline:
         self.run_dir.write_json("summary.json", summary)
         self.emit(RunEnded(status="finished", summary=summary))
         return summary
+
+    def _keep_harness(self) -> None:
+        """Harness and tokenizer go into the run folder; those of a resumed run are compared first."""
+        harness, recorded = self.assembly.harness(), self.run_dir.read_json("harness.json")
+        if recorded is not None:
+            harness.refuse_other(recorded, str(self.run_dir.path / "harness.json"))
+        self.run_dir.write_json("harness.json", harness.to_json())
+        self.assembly.get("tokenizer").save(self.run_dir.path / "tokenizer")
 
     # --- stages ---
 

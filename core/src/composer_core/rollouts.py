@@ -95,6 +95,8 @@ class RlLoop:
     _by_id: dict[str, Task] = field(init=False)
     _last_step: float = field(factory=time.perf_counter)
     _ended: int = 0
+    _unscored: int = 0
+    """Episodes of groups in a row whose group-scope reward broke."""
     """Episodes that ended in this process since the last step."""
 
     def __attrs_post_init__(self) -> None:
@@ -170,8 +172,10 @@ class RlLoop:
     async def _scored(self, groups: list[Group]) -> tuple[list[Group], list[list[Trace]], list[list[float]]]:
         """The groups with their traces and rewards; one whose group-scope reward breaks is void and left out.
 
+        It is not issued again: the same traces would break the reward the same way.
+
         Raises:
-            ComposerError: it broke for every group of the step.
+            ComposerError: it broke for every group of the step, or for as many in a row as `max_voids_in_a_row` has.
         """
         kept, traces, rewards = [], [], []
         failed: ComposerError | None = None
@@ -179,14 +183,16 @@ class RlLoop:
             rows = self._traces(group)
             try:
                 rewards.append(await self._rewards(group, rows))
+                self._unscored = 0
             except ComposerError as error:
                 failed = error
+                self._unscored += len(group.slots)
                 self.parts.emit(FaultRecorded(fault=fault_of("reward", error)))
                 self.parts.emit(GroupScored(group=group.id, task_id=group.task_id, rewards=(), voids=len(group.slots)))
                 continue
             kept.append(group)
             traces.append(rows)
-        if failed and not kept:
+        if failed and (not kept or self._unscored >= self.parts.stage.max_voids_in_a_row):
             raise failed
         return kept, traces, rewards
 

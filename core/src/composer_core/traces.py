@@ -19,9 +19,9 @@ from typing import Any
 from cattrs import Converter
 
 from composer_core.columns import Column, pack, unpack
+from composer_core.diffs import unified
 from composer_core.errors import StoreError
 from composer_core.printable import printable
-from composer_core.trees import unified
 from composer_core.types import Call, ToolResult, Trace, Turn
 
 __all__ = [
@@ -173,7 +173,7 @@ def _ending(trace: Trace) -> str:
         lines.append(f"score {score.reward} {score.version}: {score.value:g} x {score.weight:g}{parts}{note}")
     changed = ", ".join(trace.patch.touched()) or "nothing"
     lines.append(f"patch: {changed}" + (f"; skipped {', '.join(trace.patch.skipped)}" if trace.patch.skipped else ""))
-    lines.append(unified(trace.originals, trace.patch).rstrip("\n"))
+    lines.append(unified(trace.originals, trace.patch, trace.originals_whole).rstrip("\n"))
     lines += [f"fault in {fault.where} ({fault.plugin}): {fault.error}" for fault in trace.faults]
     lines.append("  ".join(f"{name}={value:.6g}" for name, value in trace.stats.items()))
     return "\n".join(line for line in lines if line)

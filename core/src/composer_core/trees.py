@@ -6,10 +6,9 @@ wherever they run. Only regular files are held; links, devices and FIFOs in a wo
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from attrs import field, frozen
 
@@ -20,7 +19,6 @@ __all__ = [
     "Patch",
     "Tree",
     "TreeRef",
-    "unified",
 ]
 
 
@@ -118,41 +116,3 @@ class Patch:
 
     def __bool__(self) -> bool:
         return bool(self.writes or self.deletes)
-
-
-def unified(before: Iterable[File], patch: Patch) -> str:
-    """The patch as a unified diff against `before`, which holds at least the touched files of the original tree."""
-    old = {file.path: file for file in before}
-    new = {file.path: file for file in patch.writes}
-    return "".join(line for path in patch.touched() for line in _diff_of(path, old.get(path), new.get(path)))
-
-
-def _diff_of(path: str, old: File | None, new: File | None) -> Iterator[str]:
-    names = (f"a/{path}" if old else "/dev/null", f"b/{path}" if new else "/dev/null")
-    texts = [_lines(file) for file in (old, new)]
-    if any(text is None for text in texts):
-        yield f"Binary files {names[0]} and {names[1]} differ\n"
-        return
-    if old and new and old.executable != new.executable:
-        yield f"{path}: {'now' if new.executable else 'no longer'} executable\n"
-    for line in difflib.unified_diff(texts[0] or [], texts[1] or [], *names):
-        yield line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
-
-
-def _lines(file: File | None) -> list[str] | None:
-    """Lines of a text file with their ends, none of a missing file, None of one that is no text."""
-    if file is None:
-        return []
-    try:
-        text = file.data.decode()
-    except UnicodeDecodeError:
-        return None
-    return None if "\0" in text else [line + end for line, end in _split(text)]
-
-
-def _split(text: str) -> Iterator[tuple[str, str]]:
-    """By line feeds alone: other separators of `str.splitlines` are part of a line."""
-    *whole, last = text.split("\n")
-    yield from ((line, "\n") for line in whole)
-    if last:
-        yield last, ""

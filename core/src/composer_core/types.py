@@ -313,6 +313,8 @@ class Trace:
     patch: Patch = Patch()
     originals: tuple[File, ...] = ()
     """The files that the patch replaces or deletes, as they were: patch and originals make a diff."""
+    originals_whole: bool = True
+    """Whether all of them were kept; they are up to a bound, since a policy may touch everything."""
     harness: str = ""
     """Stamp of the harness and limits the episode ran in (`harness.Harness.stamp`)."""
     faults: tuple[Fault, ...] = ()

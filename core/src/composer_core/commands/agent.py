@@ -16,18 +16,27 @@ import attrs
 import click
 
 from composer_core.assembly import Assembly
+from composer_core.checking import refuse
 from composer_core.cli import Options
-from composer_core.commands.common import assemble, link_tokenizer, load_plugins, restructure, run_async
+from composer_core.commands.common import (
+    assemble,
+    link_tokenizer,
+    load_plugins,
+    restructure,
+    run_async,
+    verify_manifest,
+)
 from composer_core.config import RlStage, RunConfig, override
+from composer_core.diffs import unified
 from composer_core.episode import run_episode
 from composer_core.errors import ComposerError, ConfigError
 from composer_core.evaluate import request_for
-from composer_core.folders import apply_to_folder, read_folder
+from composer_core.folders import acceptable, apply_to_folder, read_folder
 from composer_core.pipeline import open_run
 from composer_core.printable import printable
 from composer_core.rundir import Commit, RunDir
 from composer_core.traces import turn_text
-from composer_core.trees import Tree, unified
+from composer_core.trees import Tree
 from composer_core.types import GradingRef, Outcome, Sampling, SlotKey, Task, Trace, Turn
 
 
@@ -56,9 +65,11 @@ def command(
     before = read_folder(folder, caps.file_bytes, caps.disk_bytes)
     asked = prompt or click.prompt("What is to be done", err=True)
     plugins = load_plugins(config, options)
+    verify_manifest(run.read_json("plugins.json") or [], plugins)
     with tempfile.TemporaryDirectory(prefix="composer-agent-") as scratch:
         link_tokenizer(run.path, Path(scratch))
         assembly = assemble(config, plugins, Path(scratch))
+        refuse(plugins.check(assembly.view()), str(run_dir))
         trace = run_async(lambda: work(assembly, run, commit, before, asked, Sampling(temperature), seed))
     _finish(trace, folder, before, yes)
 
@@ -84,7 +95,7 @@ async def work(
         ComposerError: host, sandbox or sampler broke.
     """
     try:
-        assembly.harness().refuse_other(run.read_json("harness.json"), str(run.path / "harness.json"))
+        assembly.harness().refuse_other(_recorded(run), str(run.path / "harness.json"))
         parts = attrs.evolve(assembly.get("parts"), watch=_show)
         await parts.samplers["policy"].load(commit.weights, run.path.resolve() / commit.weights.uri)
         view = attrs.evolve(
@@ -98,6 +109,17 @@ async def work(
     if trace.verdict.outcome is Outcome.VOID:
         raise ComposerError("the episode could not be run", found="; ".join(fault.error for fault in trace.faults))
     return trace
+
+
+def _recorded(run: RunDir) -> dict[str, Any]:
+    found: dict[str, Any] | None = run.read_json("harness.json")
+    if found is None:
+        raise ConfigError(
+            "the run does not say in which harness its policy was trained",
+            where=str(run.path / "harness.json"),
+            fix="the file is written by `composer-run train`; restore it",
+        )
+    return found
 
 
 def _example(assembly: Assembly) -> Task:
@@ -116,17 +138,23 @@ def _show(turn: Turn) -> None:
 
 
 def _finish(trace: Trace, folder: Path, before: Tree, yes: bool) -> None:
-    """Say how it ended, print the diff, apply it if a person agrees."""
+    """Say how it ended, print the diff, apply it if a person who has seen it agrees."""
+    patch = acceptable(trace.patch)
     click.echo(f"stopped: {trace.stop} after {len(trace.turns)} turns; harness {trace.harness}", err=True)
-    for path in trace.patch.skipped:
-        click.echo(f"left out: {printable(path)} (no regular file, or too large)", err=True)
-    if not trace.patch:
+    for path in patch.skipped:
+        click.echo(f"left out: {path!a} (no regular file, too large, or of a name that is never written)", err=True)
+    if not patch:
         click.echo("nothing was changed", err=True)
         return
-    for line in printable(unified(trace.originals, trace.patch)).splitlines():
-        click.secho(line, fg=_color(line))
-    if yes or (os.isatty(0) and click.confirm("Apply this to the folder?", err=True)):
-        apply_to_folder(folder, before, trace.patch)
+    text = unified(before.files, patch)
+    if os.isatty(1):
+        for line in text.split("\n")[:-1]:
+            click.secho(printable(line), fg=_color(line))
+    else:
+        click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
+    seen = os.isatty(0) and os.isatty(1)
+    if yes or (seen and click.confirm("Apply this to the folder?", err=True)):
+        apply_to_folder(folder, before, patch)
         click.echo(f"applied to {folder}", err=True)
     else:
         click.echo("not applied; --yes applies without asking", err=True)

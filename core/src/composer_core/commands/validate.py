@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from composer_core.assembly import Assembly
+from composer_core.checking import refuse
 from composer_core.cli import Options
 from composer_core.commands.common import assemble, load_run, run_async, run_file
 from composer_core.episode import grade
@@ -43,6 +44,7 @@ def command(
     config, plugins = load_run(run_toml, overrides, options)
     with tempfile.TemporaryDirectory(prefix="composer-validate-") as scratch:
         assembly = assemble(config, plugins, Path(scratch))
+        refuse(plugins.check(assembly.view()), str(run_toml))
         counts = run_async(lambda: validate(assembly, splits, limit, exploits))
     click.echo(f"{'split':<20}{'gold':>10}{'no-op':>10}{'exploits':>10}")
     for split, graded in counts.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from composer_core.diffs import FileDiff, compare
 from composer_core.history import EpisodeRow
+from composer_core.trees import File, Patch
 from composer_core.types import Call, Outcome, Stop, ToolResult, Trace, Turn
 
 PAIRS = (("old", "new"), ("old_text", "new_text"), ("old_string", "new_string"), ("before", "after"))
@@ -73,9 +75,16 @@ def _call(call: Call, result: ToolResult | None, most_chars: int) -> dict[str, A
         "exit_code": result.exit_code,
         "wall_s": result.wall_s,
     }  # fmt: skip
-    edit = [row for row in diff(pair[1], pair[2], most_chars) if row[0] != "@"] if pair else []
+    edit = _edit(pair[1], pair[2], most_chars) if pair else []
     problem = " ".join(part for part in (call.problem, call.detail) if part)
     return {"name": call.name, "arguments": arguments, "edit": edit, "problem": problem, "result": shown}
+
+
+def _edit(old: str, new: str, most_chars: int) -> list[list[str]]:
+    """What a call replaces, as rows without hunk heads and remarks."""
+    files = (File("edit", old.encode("utf-8", "replace")), File("edit", new.encode("utf-8", "replace")))
+    (diff,) = compare(files[:1], Patch(files[1:]))
+    return _bounded([row for row in diff.rows if row[0] in "+- "], most_chars)
 
 
 def edit_of(call: Call) -> tuple[tuple[str, str], str, str] | None:
@@ -88,17 +97,16 @@ def edit_of(call: Call) -> tuple[tuple[str, str], str, str] | None:
 
 def patch_model(trace: Trace, most_chars: int) -> list[dict[str, Any]]:
     """Per path: what happened to it, and its lines as [mark, text]."""
-    before = {file.path: file.data.decode("utf-8", "replace") for file in trace.originals}
-    after = {file.path: file.data.decode("utf-8", "replace") for file in trace.patch.writes}
-    shown = [
-        {
-            "path": path,
-            "how": "deleted" if path not in after else "changed" if path in before else "new",
-            "lines": diff(before.get(path, ""), after.get(path, ""), most_chars),
-        }
-        for path in trace.patch.touched()
+    shown: list[dict[str, Any]] = [
+        {"path": diff.path, "how": _how(diff), "lines": _bounded(diff.rows, most_chars)}
+        for diff in compare(trace.originals, trace.patch, trace.originals_whole)
     ]
     return shown + [{"path": path, "how": "skipped", "lines": []} for path in trace.patch.skipped]
+
+
+def _how(diff: FileDiff) -> str:
+    facts = [diff.how, "binary" if diff.binary else "", "executable" if diff.modes[1].endswith("755") else ""]
+    return ", ".join(filter(None, facts))
 
 
 LIMITS = {
@@ -130,19 +138,13 @@ def why(trace: Trace) -> str:
     return "; ".join(filter(None, found))
 
 
-def diff(before: str, after: str, most_chars: int) -> list[list[str]]:
-    """A unified diff as [mark, text], mark being one of @, +, - and blank."""
-    rows = difflib.unified_diff(before.splitlines(), after.splitlines(), n=3, lineterm="")
-    lines = [["@", row] if row.startswith("@@") else [row[:1], row[1:]] for row in list(rows)[2:]]
-    return _bounded(lines, most_chars)
-
-
-def _bounded(lines: list[list[str]], most_chars: int) -> list[list[str]]:
+def _bounded(rows: Sequence[tuple[str, str]], most_chars: int) -> list[list[str]]:
     used = 0
-    for index, (_, text) in enumerate(lines):
+    lines = [[mark, text] for mark, text in rows]
+    for index, (_, text) in enumerate(rows):
         used += len(text) + 1
         if used > most_chars:
-            return [*lines[:index], ["@", f"({len(lines) - index} more lines)"]]
+            return [*lines[:index], ["@", f"({len(rows) - index} more lines)"]]
     return lines
 
 
