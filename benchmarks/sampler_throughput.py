@@ -79,20 +79,25 @@ class Sides:
     def rate(self, choice: Choice, workload: str, sequences: int) -> float:
         """Sampled ids per second of one round."""
         settings = {**choice.settings}
-        threads = settings.pop("threads")
-        key = (choice.side, threads)
-        if key not in self._workers:
-            script = "ours" if choice.side == "deterministic" else choice.side
-            worker = Worker(
-                sys.executable, "sampler_throughput/sides.py", script, str(threads), OMP_NUM_THREADS=str(threads)
-            )
-            self._workers[key] = self._stack.enter_context(worker)
-        worker = self._workers[key]
+        key = (choice.side, settings.pop("threads"))
+        worker = self._worker(*key)
         if self._set.get(key) != settings:
             worker.ask(do="setup", **settings)
             self._set[key] = settings
         found = worker.ask(do="round", workload=workload, sequences=sequences)
         return float(found["tokens"] / found["seconds"])
+
+    def _worker(self, side: str, threads: int) -> Worker:
+        if (side, threads) not in self._workers:
+            script = ("sampler_throughput/sides.py", "ours" if side == "deterministic" else side, str(threads))
+            worker = Worker(sys.executable, *script, OMP_NUM_THREADS=str(threads))
+            self._workers[side, threads] = self._stack.enter_context(worker)
+        return self._workers[side, threads]
+
+    def profile(self, workload: str, sequences: int) -> str:
+        """Where our engine spends a turn: shares of its time by outermost operator."""
+        shares = self._worker("ours", 1).ask(do="profile", workload=workload, sequences=sequences)
+        return ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
     def trial(self, choice: Choice, workload: str, sequences: int) -> Choice:
         """The better of two shorter rounds: the first of a setting also warms up."""
@@ -135,10 +140,10 @@ def measure(
 
 
 def rows_of(found: Mapping[str, tuple[float, Choice]], workload: str, sequences: int) -> Iterator[Row]:
-    """Ours beside the better peer and, of turns, the deterministic mode beside ours."""
+    """Ours beside the better peer, and the deterministic mode beside ours."""
     peers = [found[name] for name in NAMES if name in found]
     rate, choice = max(peers, key=lambda pair: pair[0]) if peers else (None, None)
-    target = f"ratio >= {0.9 if sequences == 1 else 2}" if workload == "turn" else ""
+    target = "" if workload == SMOKE else f"ratio >= {0.9 if sequences == 1 else 2}"
     ours = found["ours"][0]
     name = choice.words() if choice else ""
     yield Row(f"{sequences} {workload}{'s' * (sequences > 1)} at once", ours, "tokens/s", rate, name, target)
@@ -170,9 +175,13 @@ def main() -> int:
     with started() as sides:
         for workload, sequences in itertools.product(workloads, sizes):
             found = measure(sides, names, workload, sequences, 1 if options.quick else options.repeats)
-            result.rows += rows_of(found, workload, sequences)
+            rows = list(rows_of(found, workload, sequences))
+            result.rows += rows
             result.remarks.append(told(found, workload, sequences))
             print(result.remarks[-1], file=sys.stderr, flush=True)
+            if any(row.met is False for row in rows):
+                shares = sides.profile(f"{workload}, trial", sequences)
+                result.remarks.append(f"a profile of ours at {sequences} sequences: {shares}")
     return result.finish(options)
 
 

@@ -3,8 +3,8 @@
     python sides.py SIDE THREADS      SIDE is ours, generate or continuous
 
 `setup` takes the side's settings and builds the model anew; `round` plays a workload once and returns sampled ids and
-seconds. The model is the tiny-moe preset with random weights, on each side, and no stop id ends a row early: the
-number of sampled ids is the workload's.
+seconds; `profile` says where our own engine spends its time. The model is the tiny-moe preset with random weights, on
+each side, and no stop id ends a row early: the number of sampled ids is the workload's.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import asyncio
 import random
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
 from attrs import frozen
+from torch.profiler import ProfilerActivity, profile
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen3MoeForCausalLM
 from transformers.utils import logging
 from workers import serve
@@ -27,6 +29,8 @@ from composer_core.types import GenerateRequest, GenerateSettings
 from composer_plugin_hf.config import TinyMoeConfig
 from composer_plugin_hf.presets import build_tiny_moe, qwen3_moe_config
 from composer_plugin_torch_sampler.config import ContinuousConfig
+from composer_plugin_torch_sampler.engine import Engine
+from composer_plugin_torch_sampler.jobs import Job
 from composer_plugin_torch_sampler.sampler import ContinuousSampler
 
 VOCABULARY = TinyMoeConfig().vocab_size
@@ -109,6 +113,26 @@ class Ours:
             ids = [*ids, *done.ids.values(), *work.ids(work.appended, number, sequence, position)]
         await self._sampler.release(session)
         return position
+
+
+def profiled(sequences: int, work: Workload) -> dict[str, float]:
+    """Shares of one turn's time by outermost operator, and outside of operators; by a profile, which slows calls."""
+    policy = build_tiny_moe(TinyMoeConfig(), BuildContext(run_dir=Path())).eval()
+    engine = Engine(policy, ContinuousConfig(slots=sequences, context_tokens=WINDOW))
+    for row in range(sequences):
+        asked = GenerateRequest(f"{row}", f"{row // GROUP}", noise=row)
+        settings = GenerateSettings(max_tokens=work.lengths(row)[0])
+        engine.submit(Job(work.opening(0, row), settings, asked, lambda result: None))
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        started = time.perf_counter()
+        while engine.busy:
+            engine.step()
+        spent_us = (time.perf_counter() - started) * 1e6
+    shares: Counter[str] = Counter()
+    for event in profiler.events():
+        if event.cpu_parent is None:
+            shares[event.name] += event.cpu_time_total / spent_us
+    return {**dict(shares.most_common(6)), "outside of operators": 1 - shares.total()}
 
 
 class Generate:
@@ -215,6 +239,8 @@ def main() -> None:
     def answer(do: str, **fields: Any) -> Any:
         if do == "setup":
             return side.setup(**fields)
+        if do == "profile":
+            return profiled(fields["sequences"], WORKLOADS[fields["workload"]])
         started = time.perf_counter()
         sampled = side.round(WORKLOADS[fields["workload"]], fields["sequences"], next(rounds))
         return {"tokens": sampled, "seconds": time.perf_counter() - started}
