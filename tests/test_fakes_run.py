@@ -91,6 +91,25 @@ def test_voids_are_masked_refilled_and_counted(composer_run, tmp_path):
     assert all("fakes/learner" in fault["fault"]["plugin"] for fault in faults)
 
 
+def test_an_evaluation_of_voids_alone_is_no_measurement_and_is_made_up_for_on_resume(composer_run, tmp_path):
+    run = tmp_path / "run"
+    broken = ("--set", "sampler.void_share=1.0", "--set", "sampler.voids_each=1000000")
+    process = composer_run("train", FAKES, "--run-dir", run, *broken)
+    assert process.returncode == 1, process.stderr
+    assert "before/main: nothing measured, episodes 0, 24 void" in process.stderr
+    faults = [event for event in read_events(run) if event["event"] == "FaultRecorded"]
+    assert len(faults) >= 24 * 3
+    assert not (run / "evaluations/before-main.json").exists()
+    assert not (run / "evaluations/before.jsonl").exists()
+    config = json.loads((run / "config.json").read_text())
+    config["sampler"]["void_share"] = 0.0
+    (run / "config.json").write_text(json.dumps(config))
+    resumed = composer_run("train", "--resume", run)
+    assert resumed.returncode == 0, resumed.stderr
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["solve_rate_before"] > 0 and summary["gain"]
+
+
 def test_validate_proves_gold_noop_and_exploits(composer_run):
     process = composer_run("validate", FAKES)
     assert process.returncode == 0, process.stderr

@@ -71,3 +71,30 @@ def test_a_split_that_is_too_small_is_refused_before_anything_runs() -> None:
 
     with pytest.raises(ConfigError, match="split 'dev' has 6 tasks"):
         run_sets(run, EvaluationSet(name="large", split="dev", tasks=7))
+
+
+def test_a_void_attempt_is_made_again_with_the_same_noise_and_only_then_reported() -> None:
+    made: list[EpisodeRequest] = []
+
+    async def run(request: EpisodeRequest, purpose: str) -> EpisodeResult:
+        made.append(request)
+        tries = sum(other.key == request.key for other in made)
+        broken = request.key.task_id == "t0" or (request.key.task_id == "t1" and tries < 3)
+        verdict = Verdict(Outcome.VOID, "sandbox") if broken else Verdict(Outcome.SOLVED)
+        return EpisodeResult(request.key, request.group, None, verdict)
+
+    (greedy,) = run_sets(run, GREEDY)
+    assert len(made) == 4 + 2 * 3
+    assert greedy.metrics["voids"] == 1 and greedy.metrics["episodes"] == 5
+    assert greedy.rows == {f"t{n}": [1] for n in range(1, 6)}
+    assert greedy.metrics["solve_rate"] == 1.0
+    assert len({request.key.noise(1) for request in made}) == 6
+
+
+def test_an_evaluation_without_a_valid_attempt_has_no_rate() -> None:
+    async def run(request: EpisodeRequest, purpose: str) -> EpisodeResult:
+        return EpisodeResult(request.key, request.group, None, Verdict(Outcome.VOID, "grader"))
+
+    (greedy,) = run_sets(run, GREEDY)
+    assert greedy.rows == {}
+    assert greedy.metrics == {"episodes": 0.0, "voids": 6.0}

@@ -84,7 +84,7 @@ def unpack(blob: bytes) -> tuple[dict[str, Column], dict[str, str]]:
         header = json.loads(blob[8 : 8 + length])
         metadata = header.pop("__metadata__", {})
         columns = {name: _column(blob, 8 + length, entry) for name, entry in header.items()}
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"not a whole safetensors file: {error}") from error
     return columns, metadata
 

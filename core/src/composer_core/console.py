@@ -150,7 +150,9 @@ class ConsoleTracker:
         interval = f" ({metrics['ci95_low']:.3f} to {metrics['ci95_high']:.3f})" if "ci95_low" in metrics else ""
         first = f"solved {metrics['solve_rate']:.3f}{interval}" if "solve_rate" in metrics else ""
         rest = [f"{name} {metrics[name]:.4g}" for name in ("episodes", "turns_mean", "calls_mean") if name in metrics]
-        self._say(event, f"evaluation {event.name}: {', '.join(part for part in (first, *rest) if part)}")
+        voids = f"{metrics['voids']:.0f} void" if metrics.get("voids") else ""
+        told = ", ".join(part for part in (first or "nothing measured", *rest, voids) if part)
+        self._say(event, f"evaluation {event.name}: {told}")
 
     def _fault(self, event: FaultRecorded) -> None:
         fault = event.fault

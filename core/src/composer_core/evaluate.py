@@ -21,6 +21,8 @@ from composer_core.errors import ConfigError
 from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Sampling, SlotKey, Task
 
 BEST_OF = 8
+REFILLS = 2
+"""Times a void attempt is made again, with the same noise, before it is reported as void."""
 
 
 @frozen
@@ -59,12 +61,21 @@ async def evaluate(
     for set_, plan in zip(sets, plans, strict=True):
         for request in plan:
             wanted.setdefault(request.key, (request, f"{moment}/{set_.name}"))
-    results = await gather_all([run(request, purpose) for request, purpose in wanted.values()])
+    results = await gather_all([_valid(run, request, purpose) for request, purpose in wanted.values()])
     by_key = dict(zip(wanted, results, strict=True))
     return [
         Evaluation(set_.name, moment, *summarize([by_key[request.key] for request in plan], run_seed))
         for set_, plan in zip(sets, plans, strict=True)
     ]
+
+
+async def _valid(run: Run, request: EpisodeRequest, purpose: str) -> EpisodeResult:
+    """An attempt, made again while it is void and refills are left."""
+    for _ in range(REFILLS):
+        result = await run(request, purpose)
+        if result.verdict.valid:
+            return result
+    return await run(request, purpose)
 
 
 def _requests(
@@ -115,20 +126,16 @@ def request_for(
 
 
 def summarize(results: Sequence[EpisodeResult], seed: int = 0) -> tuple[dict[str, list[int]], dict[str, float]]:
-    """Rows and metrics of one evaluation's results."""
+    """Rows and metrics of one evaluation's results; without a valid attempt the metrics are counts alone."""
     rows: dict[str, list[int]] = {}
     valid = [result for result in results if result.verdict.valid]
     for result in valid:
         rows.setdefault(result.key.task_id, []).append(int(result.verdict.outcome is Outcome.SOLVED))
+    metrics = {"episodes": float(len(valid)), "voids": float(len(results) - len(valid))}
+    if not valid:  # nothing was measured: no rate at all, rather than one of 0
+        return rows, metrics
     low, high = statistics.interval(rows, seed)
-    metrics = {
-        "solve_rate": statistics.solve_rate(rows),
-        "ci95_low": low,
-        "ci95_high": high,
-        "episodes": float(len(valid)),
-        "voids": float(len(results) - len(valid)),
-        **means(valid),
-    }
+    metrics = {"solve_rate": statistics.solve_rate(rows), "ci95_low": low, "ci95_high": high, **metrics, **means(valid)}
     best = statistics.pass_at_k(rows, BEST_OF)
     if best is not None:
         metrics[f"best_of_{BEST_OF}"] = best

@@ -26,6 +26,7 @@ from composer_core.events import (
     EpisodeEnded,
     Evaluated,
     Event,
+    FaultRecorded,
     RunEnded,
     StageEnded,
     StageStarted,
@@ -156,7 +157,7 @@ class Pipeline:
                 graded=stage.keep == "solved",
             )
             result: EpisodeResult = await self._executor.submit(request)
-            self.emit(EpisodeEnded(result=result, purpose=stage.name))
+            self._ended(result, stage.name, self.emit)
             row = {
                 "number": number,
                 "trace": result.trace.uri if result.trace else None,
@@ -222,7 +223,7 @@ class Pipeline:
         by_id = {task.id: task for task in parts.tasks}
         requests = [parts.request(issue, by_id[issue.task_id]) for issue in ledger.issue()]
         for result in await gather_all([self._executor.submit(request) for request in requests]):
-            self._emit_metered(EpisodeEnded(result=result, purpose=parts.stage.name))
+            self._ended(result, parts.stage.name, self._emit_metered)
 
     # --- commits and versions ---
 
@@ -301,8 +302,9 @@ class Pipeline:
         tasks_of, limits = self.assembly.get("tasks").tasks, self.config.limits
         found = await evaluate(missing, moment, tasks_of, self._attempts(moment), self.config.seed, limits)
         for set_, measured in zip(missing, found, strict=True):
-            self.run_dir.write_json(names[set_], measured.to_json())
             known[set_] = measured.to_json()
+            if measured.rows:  # what measured nothing is tried again after a resume
+                self.run_dir.write_json(names[set_], known[set_])
         step = self.commit.step if self.commit else 0
         for set_, data in known.items():
             self.evaluations[moment, set_.name] = evaluation = Evaluation(**data)
@@ -320,8 +322,8 @@ class Pipeline:
             if done:
                 return result_of(decode(store.get(done)))
             result: EpisodeResult = await self._executor.submit(request)
-            self._emit_metered(EpisodeEnded(result=result, purpose=purpose))
-            if result.trace:
+            self._ended(result, purpose, self._emit_metered)
+            if result.trace and result.verdict.valid:  # a void attempt is made again, now or after a resume
                 self.run_dir.append(path, [{"id": request.key.episode_id, "trace": result.trace.uri}])
             return result
 
@@ -331,7 +333,9 @@ class Pipeline:
         """Remember the commit with the best rate of the sets that are run during training."""
         if "during" not in set_.when or not found.moment.startswith("step-") or self.commit is None:
             return
-        rate = found.metrics["solve_rate"]
+        rate = found.metrics.get("solve_rate")
+        if rate is None:
+            return
         if self.commit.best is None or rate > self.commit.best["value"]:
             best = {"metric": set_.name, "value": rate, "checkpoint": self.commit.number, "step": self.commit.step}
             self.commit = attrs.evolve(self.commit, best=best)
@@ -359,6 +363,13 @@ class Pipeline:
         sampled, busy_s = (now.get(f"sampler/{key}", 0.0) - self._seen.get(key, 0.0) for key in ("tokens", "busy_s"))
         self._seen = {key: now.get(f"sampler/{key}", 0.0) for key in ("tokens", "busy_s")}
         return {**found, "sampler_tokens_per_s": sampled / busy_s} if sampled and busy_s > 0 else found
+
+    @staticmethod
+    def _ended(result: EpisodeResult, purpose: str, emit: Callable[[Event], None]) -> None:
+        """Tell of an episode that ran outside the RL loop, and of what broke in it."""
+        emit(EpisodeEnded(result=result, purpose=purpose))
+        for fault in result.faults:
+            emit(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
 
     def _emit_metered(self, event: Event) -> None:
         if isinstance(event, EpisodeEnded):

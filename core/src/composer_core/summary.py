@@ -107,8 +107,8 @@ def summarize_run(
         return found.metrics.get(key) if found else None
 
     def ci(moment: str) -> list[float] | None:
-        found = evaluations.get((moment, "main"))
-        return [found.metrics["ci95_low"], found.metrics["ci95_high"]] if found else None
+        low, high = metric(moment, "main", "ci95_low"), metric(moment, "main", "ci95_high")
+        return None if low is None or high is None else [low, high]
 
     wall_s = time.perf_counter() - meter.started
     sampler_busy = stats.get("sampler/busy_s", 0.0)
@@ -159,7 +159,7 @@ def summarize_run(
 def _gain(evaluations: Mapping[tuple[str, str], Evaluation], name: str, seed: int) -> dict[str, float] | None:
     """Paired gain of a set from before to after, bootstrapped over tasks."""
     before, after = evaluations.get(("before", name)), evaluations.get(("after", name))
-    if not before or not after:
+    if not before or not after or not set(before.rows) & set(after.rows):
         return None
     mean, low, high = statistics.paired_interval(before.rows, after.rows, seed)
     return {"mean": mean, "ci95_low": low, "ci95_high": high}

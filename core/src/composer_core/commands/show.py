@@ -36,6 +36,7 @@ EVALUATED = {
     "turns_mean": "turns",
     "calls_mean": "calls",
     "episodes": "episodes",
+    "voids": "void",
 }
 """Columns of the table of evaluations: metric -> heading."""
 

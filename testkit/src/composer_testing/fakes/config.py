@@ -19,4 +19,6 @@ class LearnerConfig:
     gain: float = 0.1
     """Added with each version."""
     void_share: float = 0.0
-    """Share of attempts that raise, once each, as a broken sampler would."""
+    """Share of attempts that raise, as a broken sampler would."""
+    voids_each: int = field(default=1, validator=ge(1))
+    """Times each of them raises before it goes well."""

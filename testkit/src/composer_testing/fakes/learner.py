@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,10 +37,10 @@ class Learner:
         self._config, self._renderer, self._tokenizer = config, renderer, tokenizer
         self._version = 0
         self._tokens = 0
-        self._broken: set[tuple[str, int]] = set()
+        self._broken: Counter[tuple[str, int]] = Counter()
 
     async def generate(self, ids: Sequence[int], settings: GenerateSettings, request: GenerateRequest) -> Completion:
-        self._break_once(request)
+        self._break(request)
         share = min(0.95, self._config.start + self._config.gain * self._version)
         solves = uniform(request.noise, CHOICE) < share
         turn = self._renderer.render(self._turn(ids, request, solves))[: settings.max_tokens]
@@ -60,10 +61,10 @@ class Learner:
         text = str(int(a) + int(b) if solves else 0)
         return ParsedTurn("", (Call("c0", "write", {"path": "answer.txt", "text": text}),))
 
-    def _break_once(self, request: GenerateRequest) -> None:
+    def _break(self, request: GenerateRequest) -> None:
         key = (request.task_id, request.attempt)
-        if key not in self._broken and uniform(request.noise, BREAK) < self._config.void_share:
-            self._broken.add(key)
+        if self._broken[key] < self._config.voids_each and uniform(request.noise, BREAK) < self._config.void_share:
+            self._broken[key] += 1
             raise OSError("the scripted fault of this attempt")
 
     async def load(self, weights: WeightsRef, path: Path) -> None:
