@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from composer_core.errors import BackendError
 from composer_core.protocols import ExecRequest, ExecResult
 from composer_core.trees import Tree
 
@@ -54,17 +55,27 @@ async def remove(folder: Path) -> None:
     """Delete a folder, if it is there, whatever commands have made of it.
 
     They may have closed it to its owner, or nested it deeper than `shutil.rmtree` can follow (a RecursionError).
+
+    Raises:
+        BackendError: something of it is still there.
     """
     if await _host("rm", "-rf", "--", str(folder)):
         await _host("chmod", "-R", "u+rwX", "--", str(folder))
-        await _host("rm", "-rf", "--", str(folder))
+        error = await _host("rm", "-rf", "--", str(folder))
+        if error:
+            raise BackendError("a folder cannot be removed", where=str(folder), found=error, fix="remove it by hand")
 
 
 async def _host(*argv: str) -> str:
-    """Run a program of the host; what it complained about, "" if it went well."""
+    """Run a program of the host; what it complained about, "" if it went well. Cancelling it waits for its end."""
     null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=null, stderr=pipe)
-    _, error = await process.communicate()
+    ending = asyncio.ensure_future(process.communicate())
+    try:
+        _, error = await asyncio.shield(ending)
+    except asyncio.CancelledError:  # whoever cleans up next must not meet it at work
+        await ending
+        raise
     return (error.decode(errors="replace").strip() or f"{argv[0]} failed") if process.returncode else ""
 
 
@@ -100,10 +111,12 @@ class Processes:
             late = not (command.exited.is_set() or self._killed)
         finally:
             _kill(pid)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(command.closed.wait(), DRAIN_S)
-            transport.close()
-            del self._running[pid]
+            try:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(command.closed.wait(), DRAIN_S)
+            finally:  # cancelled once more: `pid` may soon be another's
+                transport.close()
+                del self._running[pid]
         return command.result(None if late else transport.get_returncode(), loop.time() - started_s)
 
     async def kill(self) -> None:
