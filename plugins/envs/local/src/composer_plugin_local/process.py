@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from composer_core.errors import NoCapacity, PathError, PrepareError, QuotaError, SandboxGone, TemplateMissing
-from composer_core.hosting import Processes, lay, remove
+from composer_core.hosting import Processes, copy, lay, remove
 from composer_core.protocols import (
     BuildContext,
     Created,
@@ -47,6 +47,7 @@ class ProcessProvider:
     def __init__(self, config: ProcessConfig | None = None) -> None:
         self._gate = asyncio.Semaphore((config or ProcessConfig()).commands)
         self._root: Path | None = None
+        self._laying = asyncio.Lock()
         self._templates: dict[str, TemplateSpec] = {}
         self._live: dict[str, ProcessSandbox] = {}
 
@@ -60,25 +61,27 @@ class ProcessProvider:
             raise PrepareError(f"commands are not installed here: {', '.join(missing)}", expected=f"on {path}")
         fields = [spec.workspace.sha256, spec.needs, spec.file_bytes, sorted(spec.env.items())]
         name = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
-        if name not in self._templates:
-            self._root = self._root or Path(tempfile.mkdtemp(prefix="composer-process-"))
-            lay(workspace, self._root / name)
-            self._templates[name] = spec
+        async with self._laying:
+            if name not in self._templates:
+                self._root = self._root or Path(tempfile.mkdtemp(prefix="composer-process-"))
+                await asyncio.to_thread(lay, workspace, self._root / name)
+                self._templates[name] = spec
         return TemplateRef(name)
 
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
         spec = self._templates.get(source.id)
         if spec is None or self._root is None:
             raise TemplateMissing(f"no template {source.id!r} is known here")
-        return [self._child(self._root, source.id, spec) for _ in range(n)]
+        return [await self._child(self._root, source.id, spec) for _ in range(n)]
 
-    def _child(self, root: Path, template: str, spec: TemplateSpec) -> Created | Failed:
+    async def _child(self, root: Path, template: str, spec: TemplateSpec) -> Created | Failed:
         name = secrets.token_hex(8)
         try:
-            (root / name / "tmp").mkdir(parents=True)
-            shutil.copytree(root / template, root / name / "workspace")
+            for folder in ("tmp", "workspace"):
+                (root / name / folder).mkdir(parents=True)
+            await copy(root / template, root / name / "workspace")
         except OSError as error:
-            shutil.rmtree(root / name, ignore_errors=True)
+            await remove(root / name)
             return Failed(str(error))
         self._live[name] = ProcessSandbox(name, root / name, spec, self._gate)
         return Created(self._live[name])
@@ -91,7 +94,7 @@ class ProcessProvider:
 
     async def close(self) -> None:
         for sandbox in self._live.values():
-            await sandbox.destroy()
+            await sandbox.end()
         self._live.clear()
         self._templates.clear()
         root, self._root = self._root, None
@@ -155,12 +158,15 @@ class ProcessSandbox:
             raise SandboxGone(f"sandbox {self.id} was destroyed")
 
     async def destroy(self) -> None:
-        if self.gone:
-            return
-        self.gone = True
-        await self._processes.kill()
-        os.close(self._fd)
+        await self.end()
         await remove(self._home)
+
+    async def end(self) -> None:
+        """Kill what runs; the folder stays."""
+        if not self.gone:
+            self.gone = True
+            await self._processes.kill()
+            os.close(self._fd)
 
 
 def _typed(error: files.Refused) -> PathError | QuotaError | NoCapacity:
