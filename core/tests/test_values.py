@@ -202,6 +202,12 @@ def test_errors_pickle_with_their_fields():
     assert pickle.loads(pickle.dumps(SandboxGone("x"))).retryable is False
 
 
+def test_errors_pickle_with_what_else_failed():
+    error = SandboxGone("gone")
+    error.add_note("and the store could not be closed")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["and the store could not be closed"]
+
+
 def test_a_factory_that_names_nothing_is_refused():
     with pytest.raises(ComposerError, match="does not exist"):
         resolve("composer_core.records:Nothing")

@@ -9,8 +9,8 @@ Whose a component is, is known to the process: `Plugins` records the owner of ea
 it up when an error is made. So an id ("plugin/name") is all that has to travel through the loop, workers name what
 they have loaded themselves, and an error that was pickled carries its finished text.
 
-Every class is picklable with its fields, since errors travel between processes. To add one: subclass the boundary it
-crosses, keep the constructor, give it an `exit_code` only if a person caused it.
+Every class is picklable with its fields and notes, since errors travel between processes. To add one: subclass the
+boundary it crosses, keep the constructor, give it an `exit_code` only if a person caused it.
 
 This module formats messages; it does not print, log or decide what a fault means for training.
 """
@@ -95,7 +95,8 @@ class ComposerError(Exception):
         return "\n".join([self.message, *lines])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.fields)
+        notes = getattr(self, "__notes__", None)  # what else failed
+        return _rebuild, (type(self), self.message, self.fields), notes and {"__notes__": notes}
 
 
 def _rebuild(cls: type[ComposerError], message: str, fields: dict[str, Any]) -> ComposerError:
