@@ -20,6 +20,7 @@ from composer_core.cli import main
 from composer_core.commands.train import train
 from composer_core.config import load
 from composer_core.credit import CreditRule, episode_advantages
+from composer_core.edge import Edge
 from composer_core.errors import ConfigError, PluginError, PluginFault, SandboxError, boundary, record_owner, who
 from composer_core.events import StageEnded
 from composer_core.hookspecs import ProcessView
@@ -259,6 +260,40 @@ def test_while_a_generator_of_a_component_runs(install, tmp_path):
     assert f"mine/part of {WHOSE} (tasks)" in str(caught.value)
 
 
+ITERATORS = {
+    "map": "map(lambda number: 1 / number, (1, 0))",
+    "an iterator of its own": "Own()",
+}
+OWN = """
+class Own:
+    left = 2
+    def __iter__(self):
+        return self
+    def __next__(self):
+        self.left -= 1
+        return 1 / self.left
+"""
+
+
+@pytest.mark.parametrize("returned", ITERATORS.values(), ids=ITERATORS)
+def test_while_an_iterator_of_a_component_runs(install, tmp_path, returned):
+    part = f"{OWN}\nclass Texts(fakes.Sums):\n    def texts(self, split):\n        return {returned}\n"
+    install(PARTS + part + hook("tasks", "TaskSpec(name='part', factory=Texts, config=fakes.TasksConfig)"))
+    texts = assembly(tmp_path, "tasks.use='mine/part'").get("tasks").texts("train")
+    assert next(texts) == 1
+    with pytest.raises(PluginFault, match="ZeroDivisionError") as caught:
+        next(texts)
+    assert f"mine/part of {WHOSE} (tasks)" in str(caught.value)
+
+
+def test_a_methods_keywords_may_have_any_name():
+    class Part:
+        def call(self, method, **others):
+            return method, others
+
+    assert Edge(Part(), "tools", "mine/part").call(method=1, kind=2) == (1, {"kind": 2})
+
+
 # --- in a worker --------------------------------------------------------------------------------------------------
 
 WORKER = """
@@ -413,14 +448,17 @@ def test_a_fault_is_told_with_what_else_failed_and_how_to_see_more(install, tmp_
     assert "Traceback" not in told
 
 
-def test_a_command_of_a_plugin_that_breaks_at_import(install, capsys):
-    folder = install("", mine_parts="raise OSError('no terminal')")
+@pytest.mark.parametrize(
+    ("source", "found"), [("raise OSError('no terminal')", "OSError: no terminal"), ("exit(3)", "SystemExit: 3")]
+)
+def test_a_command_of_a_plugin_that_breaks_at_import(install, capsys, source, found):
+    folder = install("", mine_parts=source)
     entries = folder / "composer_plugin_mine-0.3.dist-info/entry_points.txt"
     entries.write_text("[composer.commands]\nboom = mine_parts:command\n")
     code, told = on_the_command_line(capsys, "boom")
     assert code == 2
     assert f"who:      {WHOSE}" in told
-    assert "OSError: no terminal" in told
+    assert found in told
 
 
 def test_a_plugin_that_is_blocked_and_not_installed_is_refused_by_every_command(capsys, tmp_path):
@@ -428,6 +466,16 @@ def test_a_plugin_that_is_blocked_and_not_installed_is_refused_by_every_command(
         code, told = on_the_command_line(capsys, "-p", "no:fakez", *command)
         assert code == 2
         assert "did you mean 'fakes'" in told
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check", "no\x1b]0;x\x07.toml"), ("show", "\x1b]0;x"), ("show", "x", "\x1b]0;x")]
+)
+def test_what_an_error_quotes_cannot_steer_the_terminal(capsys, arguments):
+    code, told = on_the_command_line(capsys, *arguments)
+    assert code == 2
+    assert "\\x1b" in told
+    assert "\x1b" not in told
 
 
 # --- the mechanism ------------------------------------------------------------------------------------------------

@@ -86,6 +86,13 @@ def test_two_distributions_with_one_name_are_two_rows(installed):
     assert "uninstall one of them" in rows[0].why
 
 
+def test_two_distributions_with_one_name_are_shown_whatever_is_blocked(installed):
+    installed.append(Candidate("sound", "sound_hooks", "composer-plugin-sound-too", "3"))
+    shown = run("-p", "no:other", "plugins")
+    assert shown.exception is None
+    assert "composer-plugin-sound-too" in shown.stdout
+
+
 @pytest.mark.parametrize(("names", "blocked"), [(["soud"], []), ([], ["soud"])])
 def test_a_name_that_is_not_installed_is_refused_with_a_suggestion(installed, names, blocked):
     with pytest.raises(PluginError, match="not installed") as caught:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
+from io import StringIO
 from typing import Any
 
 import click
 from attrs import define
 
 from composer_core.errors import ComposerError, PluginError, PluginFault, RunInterrupted, UserError
+from composer_core.printable import printable
 
 __all__ = ["COMMAND_GROUP", "Options"]
 
@@ -83,7 +85,7 @@ def _extra() -> list[metadata.EntryPoint]:
 def _loaded(entry: metadata.EntryPoint) -> click.Command:
     try:
         loaded: click.Command = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         whose = f"{_dist(entry)} {entry.dist.version if entry.dist else ''}".rstrip()
         found = f"{type(error).__name__}: {error}"
         text = f"the command {entry.name!r} could not be imported"
@@ -119,9 +121,10 @@ def group(ctx: click.Context, plugins: str, switches: tuple[str, ...], debug: bo
             raise click.BadParameter(f"expected no:NAME, found {switch!r}", param_hint="-p")
         blocked.append(switch[3:])
     if blocked:
-        from composer_core.plugins import select
+        from composer_core.plugins import installed, select
 
-        select((), blocked)  # a name that means nothing is refused, whichever the command
+        # a name that means nothing is refused, whichever the command; a name that two offer is what `plugins` shows
+        select((), blocked, {one.name: one for one in installed()})
     names = tuple(name.strip() for name in plugins.split(",") if name.strip())
     ctx.obj = Options(names, tuple(blocked), debug)
 
@@ -132,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = group.main(args=argv, prog_name="composer-run", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        said = StringIO()
+        error.show(said)
+        click.echo(printable(said.getvalue()), err=True, nl=False)
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("composer-run: interrupted", err=True)
@@ -141,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "--debug" in argv:
             raise
         for text in (str(error), *getattr(error, "__notes__", ())):
-            click.echo(f"composer-run: {text}", err=True)
+            click.echo(f"composer-run: {printable(text)}", err=True)
         if isinstance(error, PluginFault):
             click.echo("composer-run: --debug shows the traceback", err=True)
         code = error.exit_code

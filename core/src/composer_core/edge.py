@@ -1,8 +1,8 @@
 """A built component as the framework holds it: every call of a method crosses `errors.boundary`.
 
 The assembly hands components out behind an edge, so a trainer, store or task set that breaks is named wherever it is
-called from, and no caller has to remember it. Coroutines and generators are guarded while they run, not only when they
-are made. Whatever is no method (`vocab_size`) is passed on as it is.
+called from, and no caller has to remember it. Coroutines, generators and other iterators are guarded while they
+run, not only when they are made. Whatever is no method (`vocab_size`) is passed on as it is.
 
 Not behind an edge: sandboxes, tools, rewards and algorithms, which core calls through wrappers of its own, and kernels,
 which are called inside a model's layers.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from types import GeneratorType
 from typing import Any
 
 from composer_core.errors import boundary
@@ -40,12 +39,12 @@ class Edge:
         found = getattr(self._made, name)
         return partial(self._call, found) if callable(found) else found
 
-    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         with boundary(self._kind, self._id):
             found = method(*args, **kwargs)
         if hasattr(found, "__await__"):
             return self._awaited(found)
-        return self._iterated(found) if isinstance(found, GeneratorType) else found
+        return self._iterated(found) if isinstance(found, Iterator) else found
 
     async def _awaited(self, found: Awaitable[Any]) -> Any:
         with boundary(self._kind, self._id):
