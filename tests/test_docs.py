@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -150,6 +151,16 @@ def test_every_key_of_a_run_file_has_a_row_that_says_what_it_is():
         for field in attrs.fields(cls):
             assert re.search(rf"^\| `{field.name}` \|", page, re.MULTILINE), f"{cls.__name__}.{field.name}"
     assert not re.findall(r"^\| .* \|  \|$", page, re.MULTILINE), "a key without a meaning"
+
+
+def test_a_default_that_is_made_of_other_settings_is_said_to_be():
+    @attrs.frozen
+    class Square:
+        width: int = 2
+        height: int = attrs.field(default=attrs.Factory(lambda self: self.width, takes_self=True))
+
+    default_of = runpy.run_path(str(ROOT / "tools/docs_settings.py"))["default_of"]
+    assert [default_of(field) for field in attrs.fields(Square)] == ["`2`", "made of other settings"]
 
 
 def test_the_help_of_every_command_is_what_it_prints(composer_run):

@@ -81,6 +81,8 @@ def default_of(field: Any) -> str:
     if value is attrs.NOTHING:
         return "required"
     if isinstance(value, attrs.Factory):  # type: ignore[arg-type]
+        if value.takes_self:
+            return "made of other settings"
         value = value.factory()
     if value is None:
         return "not set"

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from attrs import evolve, frozen
+from attrs import Factory, evolve, field, frozen
 from click.testing import CliRunner
 
-from composer_core import Footprint, KernelSpec, ModelSize, ModelSpec
+from composer_core import ExecutorSpec, Footprint, KernelSpec, ModelSize, ModelSpec, RewardSpec
 from composer_core.assembly import Assembly
 from composer_core.cli import group
 from composer_core.commands.check import page
@@ -113,12 +113,31 @@ def test_the_number_of_episodes_is_that_of_the_traces_a_run_writes(tmp_path):
 
 
 def test_the_outcomes_lead_over_all_other_rewards_is_proved_in_one_line(tmp_path):
-    found = planned(tmp_path)
-    assert found["rewards"]["margin"] == 1.0
-    row = {"id": "x/style", "weight": 0.2, "range": [-1.0, 1.0], "outcome": False}
-    found["rewards"]["each"].append(row)
+    style = RewardSpec(name="style", function=lambda patch: 0.0, range=(-1.0, 1.0))
+    chosen = "rewards=[{use='fakes/checked'}, {use='fakes/style', weight=0.2}]"
+    found = planned(tmp_path, chosen, more=(style,))
+    assert [found["rewards"][name] for name in ("gap", "swing", "margin")] == [1.0, 0.4, 0.6]
     (line,) = [line for line in page(found).splitlines() if "proof" in line]
     assert "at most 0.4 < 1" in line
+    (line,) = [line for line in page(planned(tmp_path)).splitlines() if "proof" in line]
+    assert "there are no others" in line
+
+
+@frozen
+class Rounds:
+    at_a_time: int = 3
+    max_concurrent: int = 99
+
+
+@pytest.mark.parametrize(("names", "shown"), [("at_a_time", "3 at once"), ("", "as many as the executor decides")])
+def test_episodes_in_flight_are_those_of_the_setting_that_the_executors_record_names(tmp_path, names, shown):
+    executor = ExecutorSpec(name="rounds", factory=list, config=Rounds, in_flight=names)
+    assert shown in page(planned(tmp_path, "executor.use='fakes/rounds'", more=(executor,)))
+
+
+def test_a_record_that_names_no_setting_for_the_episodes_in_flight_is_refused():
+    with pytest.raises(ValueError, match="names no setting of Rounds: 'at_a_tiem'"):
+        ExecutorSpec(name="rounds", factory=list, config=Rounds, in_flight="at_a_tiem")
 
 
 def test_caps_that_the_sandbox_does_not_enforce_are_said(tmp_path):
@@ -205,3 +224,14 @@ class Outer:
 def test_settings_that_differ_are_shown_with_their_values_alone():
     assert differing(Outer()) == {}
     assert differing(Outer(Inner("a/b"), ("x",))) == {"inner": {"kernel": "a/b"}, "names": ["x"]}
+
+
+@frozen
+class Square:
+    width: int = 2
+    height: int = field(default=Factory(lambda self: self.width, takes_self=True))
+
+
+def test_a_default_that_is_made_of_other_settings_is_a_default():
+    assert differing(Square(5)) == {"width": 5}
+    assert differing(Square(5, 6)) == {"width": 5, "height": 6}

@@ -20,6 +20,7 @@ def composer_executors() -> Iterable[ExecutorSpec]:
         factory="composer_core.executor:InProcessExecutor",
         config=InProcessConfig,
         footprint="composer_core.estimate:inprocess",
+        in_flight="max_concurrent",
         summary="episodes as tasks of one process",
     )
 

@@ -1,7 +1,8 @@
 """What a run file would do, as plain data: components, stages, evaluations, limits, rewards, memory and files.
 
-`check` prints it as a page, `check --json` as it is. Nothing is built and no torch is imported; what a machine can
-really do is another question (`checking.probe`).
+`check` prints it as a page, `check --json` as it is. No component is built. Rewards and footprint functions are
+resolved, which imports their modules; core itself imports no torch for it. What a machine can really do is another
+question (`checking.probe`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from composer_core.estimate import Chosen, Estimate, estimate
 from composer_core.hookspecs import RunView
 from composer_core.plugins import Plugins
 from composer_core.printable import size
-from composer_core.scoring import excess_of_auxiliaries
+from composer_core.scoring import lead_of_outcome
 from composer_core.types import Limits
 
 
@@ -36,6 +37,7 @@ def plan(assembly: Assembly, plugins: Plugins, *, probe: bool = False) -> dict[s
     """Everything that `check` says of a run without problems; `probe` measures what packages take on this machine."""
     config, view = assembly.config, assembly.view()
     components = chosen(assembly, view)
+    executor: Any = assembly.entry("executors")
     used = {one.entry.plugin for one in components}
     moments = moments_of(config)
     stages = [stage_row(c.stage, config, s) for c, s in zip(config.stages, assembly.stage_settings(), strict=True)]
@@ -58,7 +60,7 @@ def plan(assembly: Assembly, plugins: Plugins, *, probe: bool = False) -> dict[s
         "evaluations": [attrs.asdict(set_) | {"episodes": set_.tasks * set_.attempts} for set_ in config.evaluations],
         "moments": moments,
         "episodes": episodes,
-        "in_flight": getattr(assembly.settings("executors"), "max_concurrent", None),
+        "in_flight": getattr(assembly.settings("executors"), executor.spec.in_flight, None),
         "sandbox_limits": attrs.asdict(config.sandbox_limits),
         "limits": attrs.asdict(limits_for(Limits(), config.limits)),
         "limits_set": sorted(config.limits),
@@ -89,7 +91,11 @@ def differing(settings: Any) -> dict[str, Any]:
     """Settings that are not their defaults."""
     found = {}
     for field in attrs.fields(type(settings)):
-        default = field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+        default = (
+            field.default.factory(*[settings] * field.default.takes_self)
+            if isinstance(field.default, attrs.Factory)  # type: ignore[arg-type]
+            else field.default
+        )
         value = getattr(settings, field.name)
         if value != default:
             found[field.name] = to_data(value)
@@ -149,10 +155,10 @@ def attempts(sets: list[EvaluationSet]) -> int:
 
 
 def rewards(assembly: Assembly) -> dict[str, Any]:
-    """Each reward's weight and range, and by how much the outcome outweighs all others together."""
+    """Each reward's weight and range, and how far the outcome outweighs all others together."""
     found = assembly.get("rewards")
     rows = [{"id": r.id, "weight": r.weight, "range": list(r.spec.range), "outcome": r.spec.outcome} for r in found]
-    return {"each": rows, "margin": -excess_of_auxiliaries(found)}
+    return {"each": rows} | lead_of_outcome(found)
 
 
 def probed(components: list[Chosen], taken: Estimate) -> dict[str, str]:

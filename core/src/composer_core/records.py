@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, ClassVar
 
-from attrs import field, frozen
+from attrs import field, fields_dict, frozen
 
 from composer_core.errors import PluginError
 from composer_core.footprint import Footprint
@@ -72,6 +72,11 @@ def resolve(factory: Factory) -> Any:
 def _lower_names(_instance: object, attribute: Any, value: str) -> None:
     if not value or not value.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ValueError(f"{attribute.name} must be letters, digits, '-', '_' or '.', found {value!r}")
+
+
+def _setting(spec: Spec, attribute: Any, name: str) -> None:
+    if name and name not in fields_dict(spec.config):
+        raise ValueError(f"{attribute.name} names no setting of {spec.config.__name__}: {name!r}")
 
 
 def _names(values: Iterable[str]) -> frozenset[str]:
@@ -218,6 +223,8 @@ class ExecutorSpec(Spec):
 
     kind: ClassVar[str] = "executors"
     factory: Factory
+    in_flight: str = field(default="", validator=_setting)
+    """Its setting that says how many episodes run at once at most; `check` shows it. "" if none says so."""
 
 
 @frozen(kw_only=True)

@@ -127,11 +127,16 @@ def verdict_of(rewards: Sequence[Reward], scores: Sequence[Score]) -> Verdict:
     return Verdict(Outcome.UNGRADED)
 
 
-def excess_of_auxiliaries(rewards: Sequence[Reward]) -> float:
-    """How far the auxiliaries together could outweigh the outcome; 0 or less is what `check` proves.
+def lead_of_outcome(rewards: Sequence[Reward]) -> dict[str, float]:
+    """`gap`: what the outcome alone decides; `swing`: how far the auxiliaries together move; `margin`: the difference.
 
-    The outcome gap is the outcome's weight (solved 1, failed 0); each auxiliary can move |weight| x (high - low).
+    The gap is the outcome's weight (solved 1, failed 0); each auxiliary can move |weight| x (high - low).
     """
     gap = sum(reward.weight for reward in rewards if reward.spec.outcome)
     swing = sum(abs(r.weight) * (r.spec.range[1] - r.spec.range[0]) for r in rewards if not r.spec.outcome)
-    return swing - gap if swing else -gap
+    return {"gap": gap, "swing": swing, "margin": gap - swing}
+
+
+def excess_of_auxiliaries(rewards: Sequence[Reward]) -> float:
+    """How far the auxiliaries together could outweigh the outcome; below 0 is what `check` proves."""
+    return -lead_of_outcome(rewards)["margin"]

@@ -84,7 +84,7 @@ def _sections(found: dict[str, Any]) -> list[tuple[str, list[Sequence[str]]]]:
         ("Stages", [_stage(row) for row in found["stages"]] or [("none", "")]),
         ("Evaluations", _evaluations(found)),
         ("Episodes", _episodes(found)),
-        ("Rewards", _rewards(found["rewards"]["each"])),
+        ("Rewards", _rewards(found["rewards"])),
         ("Memory, estimated at its peak", _memory(found["memory"])),
         (f"Writes {found['folder']}, or --run-dir", _files(found["files"])),
     ]
@@ -149,14 +149,13 @@ def _episodes(found: dict[str, Any]) -> list[Sequence[str]]:
     ]
 
 
-def _rewards(each: list[dict[str, Any]]) -> list[Sequence[str]]:
+def _rewards(rewards: dict[str, Any]) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = []
-    for row in each:
+    for row in rewards["each"]:
         low, high = row["range"]
         says = "decides the verdict" if row["outcome"] else ""
         rows.append((row["id"], f"{row['weight']:g} x [{low:g}, {high:g}]", says))
-    gap = sum(row["weight"] for row in each if row["outcome"])
-    swing = sum(abs(row["weight"]) * (row["range"][1] - row["range"][0]) for row in each if not row["outcome"])
+    gap, swing = rewards["gap"], rewards["swing"]
     if gap and swing:
         rows.append(("proof", f"all others move at most {swing:g} < {gap:g}", "so they cannot outweigh the outcome"))
     elif gap:

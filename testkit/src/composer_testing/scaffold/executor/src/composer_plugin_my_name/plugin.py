@@ -25,5 +25,6 @@ def composer_executors() -> Iterable[ExecutorSpec]:
         name="my-name",
         factory="composer_plugin_my_name.executor:MyNameExecutor",
         config=MyNameConfig,
+        in_flight="max_concurrent",
         summary="episodes of this process, a bounded number at a time",
     )
