@@ -1,6 +1,8 @@
 import io
 import json
+import os
 import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -150,6 +152,54 @@ def test_a_broken_tracker_is_attributed_counted_and_stops_nobody():
     assert whole.closed == 1
 
 
+def test_a_tracker_that_asks_for_an_exit_is_a_fault_like_any_other():
+    class Leaving(_Recorder):
+        def write(self, event):
+            super().write(event)
+            raise SystemExit(1)
+
+        def close(self):
+            raise KeyboardInterrupt
+
+    leaving, whole = Leaving(), _Recorder()
+    trackers = Trackers({"a/leaving": leaving, "a/whole": whole})
+    told = [_step(1, 0.0), _step(2, 0.0)]
+    for event in told:
+        trackers.emit(event)
+    assert trackers.flush()
+    (fault,) = trackers.close()
+    assert leaving.seen == told
+    assert "a/leaving (trackers) raised KeyboardInterrupt" in str(fault)
+    assert [event.fault.error for event in whole.seen if event not in told] == [
+        "a/leaving (trackers) raised SystemExit: 1"
+    ]
+
+
+def test_every_tracker_may_fail_even_while_it_is_told_of_another(tmp_path):
+    trackers = Trackers({"a/first": _Broken(), "a/second": _Broken()})
+    for step in range(3):
+        trackers.emit(_step(step, 0.0))
+    assert trackers.flush()
+    assert len(trackers.close()) == 2
+    assert trackers.failures == {"a/first": 3 + 1, "a/second": 1 + 3 + 1}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_thread_that_is_gone(monkeypatch):
+    def dies(self, event, names):
+        raise SystemExit
+
+    monkeypatch.setattr(Trackers, "_write", dies)
+    recorder = _Recorder()
+    trackers = Trackers({"a/b": recorder})
+    trackers.emit(_step(1, 0.0))
+    started_s = time.monotonic()
+    assert not trackers.flush(timeout_s=60)
+    trackers.close(timeout_s=60)
+    assert time.monotonic() - started_s < 10
+    assert recorder.closed == 1, "what it holds is closed all the same"
+
+
 def test_flush_waits_for_what_was_emitted():
     recorder = _Recorder()
     trackers = Trackers({"a/b": recorder})
@@ -222,6 +272,22 @@ def test_text_from_outside_cannot_steer_the_terminal(tmp_path):
     text = _told(sample_events(HOSTILE), folder=tmp_path)
     assert "\x1b" not in text
     assert "[bold]" in text
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_console_that_nobody_reads_any_more_goes_silent(monkeypatch, tmp_path, terminal):
+    reading, writing = os.pipe()
+    with open(writing, "w", buffering=1, encoding="utf-8") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+        tracker = ConsoleTracker(ConsoleConfig(every_s=0.0), BuildContext(tmp_path))
+        tracker.write(events.RunStarted(time_s=1.0, name="r", run_dir="runs/r"))
+        assert b"run r started" in os.read(reading, 4096)
+        os.close(reading)
+        for event in sample_events(HOSTILE):
+            tracker.write(event)
+        tracker.close()
+        print("what is said later goes nowhere", file=stderr)
 
 
 def test_a_terminal_gets_a_live_line(tmp_path):

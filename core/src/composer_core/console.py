@@ -2,11 +2,13 @@
 
 It shows what a person asks first: stage, step, episodes, reward, solve rate, tokens a second, time left. Its clock is
 the events' own, so a replayed run prints the same text. Marks (stages, evaluations, checkpoints, the end) are always
-printed; steps and repeated faults are held to one line each `every_s`.
+printed; steps and repeated faults are held to one line each `every_s`. A reader that goes away (`| head`) ends the
+printing, never the run.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -60,12 +62,24 @@ class _Stage:
         return (now_s - ended_s) / (self.step - first) * max(0, self.steps - self.step)
 
 
+class _Console(Console):
+    """Goes silent when nobody reads any more; rich's own exits."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(
+            nowhere, self.file.fileno()
+        )  # for what is left in the stream, which is flushed at exit, and all after it
+        os.close(nowhere)
+
+
 class ConsoleTracker:
     """Writes to standard error, which leaves standard output to results."""
 
     def __init__(self, config: ConsoleConfig, build: BuildContext, console: Console | None = None) -> None:
         self._config = config
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or _Console(stderr=True, highlight=False)
         self._live: Progress | None = None
         self._task: TaskID | None = None
         self._stage: _Stage | None = None

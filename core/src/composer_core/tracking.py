@@ -2,7 +2,8 @@
 
 An observer never stops a run and never slows it: `Trackers.emit` appends to a queue and returns; one thread of its own
 hands every event to every tracker, in order. A tracker that raises is attributed, counted and told about through the
-others, and goes on receiving events. `flush` waits for what was emitted so far, for places where a run commits.
+others, and goes on receiving events; so is one that asks for an exit, which is not its to ask for. `flush` waits for
+what was emitted so far, for places where a run commits, and for nothing once that thread is gone.
 
 `events.jsonl` is the run's diary: one event a line, flushed line by line, continued on resume. Steps and episodes that
 were repeated after a crash stand in it twice; readers keep the later one (`history.History` does).
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -139,12 +141,15 @@ class Trackers:
             self._queue.put(event)
 
     def flush(self, timeout_s: float = 30.0) -> bool:
-        """Wait until everything emitted so far has been handed on; False if that took longer."""
+        """Wait until everything emitted so far has been handed on; False if that took longer or nobody hands it on."""
         if self._closed:
             return True
-        reached = threading.Event()
+        reached, until_s = threading.Event(), time.monotonic() + timeout_s
         self._queue.put(reached)
-        return reached.wait(timeout_s)
+        while self._thread.is_alive() and (left_s := until_s - time.monotonic()) > 0:
+            if reached.wait(min(left_s, 0.5)):
+                break
+        return reached.is_set()
 
     def close(self, timeout_s: float = 30.0) -> Sequence[Exception]:
         """Hand on what is queued, then close every tracker; returns what failed or was not done in time. Safe twice."""
@@ -158,13 +163,15 @@ class Trackers:
         return self._unclosed
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, threading.Event):
-                item.set()
-            else:
-                self._write(item, tuple(self._trackers))
-        faults = [self._guarded(name, tracker.close) for name, tracker in self._trackers.items()]
-        self._unclosed = [fault for fault in faults if fault]
+        try:
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, threading.Event):
+                    item.set()
+                else:
+                    self._write(item, tuple(self._trackers))
+        finally:
+            faults = [self._guarded(name, tracker.close) for name, tracker in self._trackers.items()]
+            self._unclosed = [fault for fault in faults if fault]
 
     def _write(self, event: Event, names: tuple[str, ...]) -> None:
         for name in names:
@@ -182,4 +189,8 @@ class Trackers:
         except Exception as fault:
             self.failures[name] += 1
             return fault
+        except BaseException as leaving:  # an exit would end this thread alone, in silence
+            self.failures[name] += 1
+            text = f"{who(name)} (trackers) raised {type(leaving).__name__}: {leaving}"
+            return PluginFault(text, kind="trackers", plugin=name)
         return None
