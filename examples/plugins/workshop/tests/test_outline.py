@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
-from composer_core import ToolContext, ToolError, ToolOutput, ToolSpec, Tree
+from composer_core import ToolContext, ToolError, ToolOutput, Tree
 from composer_core.errors import PathError
 from composer_core.protocols import TemplateSpec
 from composer_core.sandbox import Sandbox
 from composer_plugin_workshop.outline import MOST_BYTES, outline
+from composer_plugin_workshop.plugin import composer_tools
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.tools import ToolContract
 from composer_testing.fakes.sandbox import MemoryProvider
 
@@ -35,9 +37,12 @@ async def fetch(url: str, *rest):
 '''
 
 
-class TestOutline(ToolContract):
-    spec = ToolSpec.of(outline)
+class TestHookModule(HookModuleContract):
     module = "composer_plugin_workshop.plugin"
+
+
+class TestOutline(ToolContract):
+    spec = next(iter(composer_tools()))
 
 
 def call(path: str, **files: str | bytes) -> ToolOutput:

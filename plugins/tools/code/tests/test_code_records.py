@@ -4,46 +4,50 @@ from __future__ import annotations
 
 from composer_core import ToolSpec
 from composer_plugin_code.plugin import composer_tools
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.tools import ToolContract
 
 SPECS = {spec.name: spec for spec in composer_tools()}
-MODULE = "composer_plugin_code.plugin"
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_code.plugin"
 
 
 class TestListDir(ToolContract):
-    spec, module = SPECS["list_dir"], MODULE
+    spec = SPECS["list_dir"]
 
 
 class TestReadFile(ToolContract):
-    spec, module = SPECS["read_file"], MODULE
+    spec = SPECS["read_file"]
 
 
 class TestGrep(ToolContract):
-    spec, module = SPECS["grep"], MODULE
+    spec = SPECS["grep"]
 
 
 class TestEditFile(ToolContract):
-    spec, module = SPECS["edit_file"], MODULE
+    spec = SPECS["edit_file"]
 
 
 class TestWriteFile(ToolContract):
-    spec, module = SPECS["write_file"], MODULE
+    spec = SPECS["write_file"]
 
 
 class TestRunTerminal(ToolContract):
-    spec, module = SPECS["run_terminal"], MODULE
+    spec = SPECS["run_terminal"]
 
 
 class TestReadLints(ToolContract):
-    spec, module = SPECS["read_lints"], MODULE
+    spec = SPECS["read_lints"]
 
 
 class TestTodoWrite(ToolContract):
-    spec, module = SPECS["todo_write"], MODULE
+    spec = SPECS["todo_write"]
 
 
 class TestFinish(ToolContract):
-    spec, module = SPECS["finish"], MODULE
+    spec = SPECS["finish"]
 
 
 def test_effects_let_reads_run_together_and_make_the_rest_barriers():

@@ -7,6 +7,11 @@ from composer_core.tensors import ObjectiveInputs
 from composer_plugin_my_name.objective import objective
 from composer_plugin_my_name.plugin import MyNameConfig, advantage, composer_algorithms
 from composer_testing.contracts.algorithms import AlgorithmContract
+from composer_testing.contracts.hook_modules import HookModuleContract
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(AlgorithmContract):

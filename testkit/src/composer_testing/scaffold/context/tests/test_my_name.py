@@ -8,6 +8,7 @@ from composer_core.types import Limits, SlotKey
 from composer_plugin_my_name.context import MyNameContext
 from composer_plugin_my_name.plugin import MyNameConfig
 from composer_testing.contracts.contexts import ContextContract, view
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.fakes.runs import make_trace
 
 TRACE = make_trace(SlotKey("task", 0), solved=True)  # reads and searches, edits, runs the tests, finishes
@@ -20,6 +21,10 @@ def context(tmp_path, **settings) -> MyNameContext:
 def episode(tokens: int) -> ContextView:
     """An episode of four turns with so many tokens in a window of 1,000."""
     return evolve(view(tokens, limits=Limits(context_tokens=1000)), trace=lambda: TRACE)
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(ContextContract):

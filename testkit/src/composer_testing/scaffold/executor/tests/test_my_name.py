@@ -8,6 +8,11 @@ from composer_core.types import Outcome
 from composer_plugin_my_name.executor import MyNameExecutor
 from composer_plugin_my_name.plugin import MyNameConfig
 from composer_testing.contracts.executors import ExecutorContract
+from composer_testing.contracts.hook_modules import HookModuleContract
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(ExecutorContract):

@@ -7,6 +7,7 @@ import torch
 from composer_core import BuildContext
 from composer_core.records import resolve
 from composer_plugin_my_name.plugin import composer_kernels
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.kernels import ExpertsContract
 
 (SPEC,) = composer_kernels()
@@ -14,6 +15,10 @@ from composer_testing.contracts.kernels import ExpertsContract
 
 def built(factory):
     return resolve(factory)(SPEC.config(), BuildContext(Path()))
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(ExpertsContract):

@@ -9,6 +9,7 @@ from composer_core.tensors import token_logprobs
 from composer_plugin_my_name.plugin import MyNameConfig
 from composer_plugin_my_name.policy import build
 from composer_plugin_my_name.tokenizer import MyNameTokenizer
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.models import ModelContract
 from composer_testing.contracts.tokenizers import TokenizerContract
 
@@ -19,6 +20,10 @@ def tokenizer(special_tokens=("<end>", "<turn>")):
 
 def policy(seed=3):
     return build(MyNameConfig(width=16), BuildContext(Path(), seed, get={"tokenizer": tokenizer()}.__getitem__))
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestPolicy(ModelContract):

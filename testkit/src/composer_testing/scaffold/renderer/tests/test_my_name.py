@@ -10,6 +10,7 @@ from composer_core.errors import ConfigError
 from composer_core.types import Call, Message, ParsedTurn, ToolResult
 from composer_plugin_my_name.plugin import CALL, END
 from composer_plugin_my_name.renderer import MyNameRenderer
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.renderers import JSON_VALUES, RendererContract
 from composer_testing.fakes.text import ByteTokenizer
 
@@ -26,6 +27,10 @@ def tokenizer() -> ByteTokenizer:
 @cache
 def renderer() -> MyNameRenderer:
     return build(tokenizer())
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(RendererContract):

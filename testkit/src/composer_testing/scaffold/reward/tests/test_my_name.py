@@ -5,6 +5,7 @@ import pytest
 from composer_core import TaskView, Trace, Tree
 from composer_core.types import Limits, Outcome, SlotKey, Stop, Turn, Verdict
 from composer_plugin_my_name import plugin
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.rewards import RewardContract, Situation
 
 TASK = TaskView("task", "repair it", Tree(()).ref, Limits(tokens=100))
@@ -14,6 +15,10 @@ def attempt(outcome: Outcome, *turn_tokens: int) -> Trace:
     """A trace whose turns sampled so many tokens."""
     turns = tuple(Turn(index, 0, 0, tokens, "", ()) for index, tokens in enumerate(turn_tokens))
     return Trace(SlotKey("task", 0), "group", (), (), turns, Stop.FINISHED, Verdict(outcome))
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(RewardContract):

@@ -15,6 +15,7 @@ from composer_core.errors import StoreError
 from composer_core.noise import uniform
 from composer_core.types import WeightsRef
 from composer_plugin_my_name.sampler import TABLE, MyNameSampler, draw
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.samplers import SamplerContract
 
 VOCAB = 12
@@ -31,6 +32,10 @@ def weights(folder, version):
     path = folder / f"{version}.safetensors"
     path.write_bytes(pack({TABLE: Column("F32", (VOCAB, VOCAB), table.data)}, {}))
     return WeightsRef(version, path.name, hashlib.sha256(path.read_bytes()).hexdigest()), path
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(SamplerContract):

@@ -9,12 +9,17 @@ import pytest
 from composer_core import BuildContext, RunView
 from composer_plugin_my_name.plugin import MyNameConfig, composer_check
 from composer_plugin_my_name.sandbox import MyNameProvider
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.sandbox_commands import CommandContract
 from composer_testing.contracts.sandboxes import new_sandbox
 
 
 def provider():
     return MyNameProvider(MyNameConfig(trusted=True), BuildContext(Path()))
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(CommandContract):

@@ -8,11 +8,16 @@ import pytest
 from composer_core import BuildContext, NoConfig
 from composer_core.errors import StoreError
 from composer_plugin_my_name.store import MyNameStore
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.stores import StoreContract
 
 
 def store(run_dir) -> MyNameStore:
     return MyNameStore(NoConfig(), BuildContext(run_dir))
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(StoreContract):

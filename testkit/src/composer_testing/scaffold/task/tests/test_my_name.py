@@ -7,11 +7,16 @@ import pytest
 
 from composer_core import BuildContext, NoConfig, Patch, Task
 from composer_plugin_my_name.tasks import SPLITS, MyNameTasks
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.tasks import TaskContract
 from composer_testing.fakes.rooms import folder_rooms
 
 TASKS = MyNameTasks(NoConfig(), BuildContext(None))
 EVERY_TASK = [task for split in SPLITS for task in TASKS.tasks(split)]
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(TaskContract):

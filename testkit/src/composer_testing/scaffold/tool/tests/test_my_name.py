@@ -4,18 +4,22 @@ import asyncio
 
 import pytest
 
-from composer_core import ToolContext, ToolSpec, Tree
+from composer_core import ToolContext, Tree
 from composer_core.errors import PathError
 from composer_core.protocols import TemplateSpec
 from composer_core.sandbox import Sandbox
-from composer_plugin_my_name.plugin import my_name
+from composer_plugin_my_name.plugin import composer_tools, my_name
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.tools import ToolContract
 from composer_testing.fakes.sandbox import MemoryProvider
 
 
-class TestMyName(ToolContract):
-    spec = ToolSpec.of(my_name)
+class TestHookModule(HookModuleContract):
     module = "composer_plugin_my_name.plugin"
+
+
+class TestMyName(ToolContract):
+    spec = next(iter(composer_tools()))
 
 
 def call(path: str) -> str:

@@ -5,7 +5,12 @@ import csv
 from composer_core import BuildContext, NoConfig
 from composer_core.events import StepEnded
 from composer_plugin_my_name.tracker import COLUMNS, MyNameTracker
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.trackers import TrackerContract
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestMyName(TrackerContract):

@@ -10,6 +10,7 @@ from composer_core import BuildContext, Column, NoConfig
 from composer_core.protocols import Algorithm
 from composer_plugin_my_name.plugin import MyNameStage
 from composer_plugin_my_name.trainer import MyNameTrainer
+from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.trainers import TrainerContract, sample_batch
 from composer_testing.fakes.policy import TinyPolicy
 
@@ -28,6 +29,10 @@ def context(run_dir, objective=policy_gradient):
     algorithm = Algorithm(RL, centered, objective, None, frozenset())
     made = {"policy": TinyPolicy, "algorithms": lambda: algorithm}
     return BuildContext(run_dir, seed=5, deterministic=True, get=lambda kind: made[kind]())
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_my_name.plugin"
 
 
 class TestImitation(TrainerContract):
