@@ -399,15 +399,7 @@ def open_run(path: Path) -> tuple[RunDir, dict[str, Any], Commit | None]:
         StoreError: its last commit is damaged.
     """
     run_dir = RunDir(path)
-    config = run_dir.read_json("config.json")
-    if config is None:
-        raise ConfigError(
-            "no run to resume",
-            where=str(path),
-            expected="a folder with config.json",
-            fix="name the folder that train was given as --run-dir, or runs/NAME",
-        )
-    return run_dir, config, run_dir.last_commit()
+    return run_dir, run_dir.config(), run_dir.last_commit()
 
 
 def same_tokenizer(assembly: Assembly, commit: Commit, where: Path) -> None:

@@ -6,6 +6,7 @@
     checkpoints/N/   trainer state and ledger of commit N        journal-N.jsonl  finished episodes since commit N
     weights/         published weights            traces/        one file for each episode
     demonstrations/, evaluations/                 events.jsonl, summary.json, report.html
+    lock             held by the process that trains, whose id is in it; the file stays, the kernel lets go of it
 
 A commit is written in full beside the previous one and becomes valid by one rename of commit.json; a kill at any point
 leaves the old or the new manifest, both whole.
@@ -13,19 +14,25 @@ leaves the old or the new manifest, both whole.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import attrs
 from attrs import frozen
 
 from composer_core.errors import ConfigError, StoreError
 from composer_core.types import WeightsRef
+
+BEFORE_CONFIG = {"lock", "tokenizer", "plugins.json", ".plugins.json.part", ".config.json.part"}
+"""What a run may leave that ended before its config.json was written."""
 
 
 @frozen
@@ -58,7 +65,19 @@ class RunDir:
         """Start a new folder.
 
         Raises:
-            ConfigError: it already holds a run; nothing is overwritten.
+            ConfigError: it already holds a run, or files of somebody else; nothing is overwritten.
+        """
+        self.refuse_used()
+        for name in ("checkpoints", "weights", "traces", "demonstrations", "evaluations"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+        self.write_json("plugins.json", plugins)
+        self.write_json("config.json", config)
+
+    def refuse_used(self) -> None:
+        """A new run writes only where nothing is.
+
+        Raises:
+            ConfigError: there is a run, or files that no run has made.
         """
         if (self.path / "config.json").exists():
             raise ConfigError(
@@ -66,10 +85,78 @@ class RunDir:
                 where=str(self.path),
                 fix=f"resume it with --resume {self.path}, or choose another --run-dir",
             )
-        for name in ("checkpoints", "weights", "traces", "demonstrations", "evaluations"):
-            (self.path / name).mkdir(parents=True, exist_ok=True)
-        self.write_json("plugins.json", plugins)
-        self.write_json("config.json", config)
+        files = (path.relative_to(self.path) for path in self.path.rglob("*") if not path.is_dir())
+        if foreign := next((path for path in files if path.parts[0] not in BEFORE_CONFIG), None):
+            raise ConfigError(
+                "the run folder holds files that are not of a run",
+                where=str(self.path),
+                expected="a new or an empty folder",
+                found=str(foreign),
+                fix="choose another --run-dir",
+            )
+
+    def config(self) -> dict[str, Any]:
+        """The run's resolved configuration.
+
+        Raises:
+            ConfigError: there is no run.
+        """
+        data: dict[str, Any] | None = self.read_json("config.json") if self.path.is_dir() else None
+        if data is None:
+            raise ConfigError(
+                "no run to resume",
+                where=str(self.path),
+                expected="a folder with config.json",
+                fix="name the folder that train was given as --run-dir, or runs/NAME",
+            )
+        return data
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only process that trains here; the folder is made if need be, and removed if nothing came of it.
+
+        Raises:
+            ConfigError: another process trains here, or the folder or the file cannot be made.
+        """
+        made = not self.path.exists()
+        with self._locked():
+            try:
+                yield
+            finally:
+                if made and not (self.path / "config.json").exists():
+                    (self.path / "lock").unlink(missing_ok=True)
+                    with suppress(OSError):  # a component has written something
+                        self.path.rmdir()
+
+    def _locked(self) -> IO[str]:
+        path = self.path / "lock"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with ExitStack() as unless_held:
+                file = unless_held.enter_context(path.open("a+", encoding="ascii"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(file.fileno()).st_nlink == 0:  # what is locked is no longer what others will find
+                    raise FileNotFoundError(errno.ENOENT, "removed by a process that has just ended", str(path))
+                file.truncate(0)
+                file.write(f"{os.getpid()}\n")
+                file.flush()
+                unless_held.pop_all()
+                return file
+        except BlockingIOError as error:
+            raise ConfigError(
+                "another process trains in this run folder",
+                where=str(path),
+                found=f"process {path.read_text(encoding='ascii').strip()}",
+                fix="wait for its end, or stop it; what it has done is kept and can be resumed",
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                "the run folder cannot be used",
+                where=str(self.path),
+                expected="a folder that can be made and written",
+                found=f"{error.strerror}: {error.filename or path}",
+                fix="choose another --run-dir",
+            ) from error
 
     def read_json(self, name: str) -> Any:
         """The parsed file, or None if there is none."""

@@ -16,7 +16,7 @@ from composer_core.commands.common import assemble, load_plugins, load_run, rest
 from composer_core.config import RunConfig, to_data
 from composer_core.errors import ConfigError
 from composer_core.events import Event, RunEnded, RunStarted
-from composer_core.pipeline import Pipeline, open_run
+from composer_core.pipeline import Pipeline
 from composer_core.plugins import Plugins
 from composer_core.rundir import Commit, RunDir
 from composer_core.tracking import Trackers
@@ -27,7 +27,7 @@ from composer_core.tracking import Trackers
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the run file.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Folder to write; default runs/<name>.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN_DIR", help="Carry on an interrupted run.")
-@click.option("--rollouts-only", is_flag=True, help="Roll out and grade one step of each rl stage; train nothing.")
+@click.option("--rollouts-only", is_flag=True, help="Of each rl stage, roll out and grade one step; train none.")
 @click.pass_obj
 def command(
     options: Options,
@@ -45,20 +45,33 @@ def command(
                 where="--resume",
                 fix="leave out RUN_TOML, --set and --run-dir",
             )
-        folder, data, commit = open_run(resume)
-        if folder.read_json("summary.json") is not None:  # its figures were measured by the process that ended it
-            click.echo(f"composer-run: {resume} is finished; see composer-run show {resume}", err=True)
-            return
-        config = restructure(data, resume / "config.json")
-        plugins = load_plugins(config, options)
-        verify_manifest(folder.read_json("plugins.json") or [], plugins)
+        _resume(RunDir(resume), options, rollouts_only)
     elif run_toml:
         config, plugins = load_run(run_toml, overrides, options)
-        folder, commit = RunDir(run_dir or Path("runs") / config.name), None
+        folder = RunDir(run_dir or Path("runs") / config.name)
+        folder.refuse_used()
+        with folder.lock():
+            _run(config, plugins, folder, None, rollouts_only=rollouts_only)
     else:
         raise ConfigError("say what to run", fix="composer-run train RUN.toml, or --resume RUN_DIR")
+
+
+def _resume(folder: RunDir, options: Options, rollouts_only: bool) -> None:
+    data = folder.config()
+    with folder.lock():
+        commit = folder.last_commit()
+        if folder.read_json("summary.json") is not None:  # its figures were measured by the process that ended it
+            click.echo(f"composer-run: {folder.path} is finished; see composer-run show {folder.path}", err=True)
+            return
+        config = restructure(data, folder.path / "config.json")
+        plugins = load_plugins(config, options)
+        verify_manifest(folder.read_json("plugins.json") or [], plugins)
+        _run(config, plugins, folder, commit, resumed=True, rollouts_only=rollouts_only)
+
+
+def _run(config: RunConfig, plugins: Plugins, folder: RunDir, commit: Commit | None, **how: bool) -> None:
     run_async(
-        lambda: train(config, plugins, folder, commit, resumed=bool(resume), rollouts_only=rollouts_only),
+        lambda: train(config, plugins, folder, commit, **how),
         go_on=f"resume it with: composer-run train --resume {folder.path}",
     )
 
@@ -81,11 +94,11 @@ async def train(
 
     assembly = assemble(config, plugins, folder.path, emit)
     checking.refuse(checking.problems_of(assembly, plugins), config.name)
-    if not resumed:
-        folder.create(to_data(config), plugins.manifest())
     status = "failed"
     try:
         checking.refuse(await checking.probe(assembly), config.name)
+        if not resumed:  # from here on there is something to resume
+            folder.create(to_data(config), plugins.manifest())
         trackers = Trackers(assembly.trackers())
         emit(_started(config, plugins, folder, commit))
         summary = await Pipeline(assembly, folder, emit, trackers.flush, commit, rollouts_only).run()
