@@ -158,6 +158,45 @@ def test_a_run_folder_that_holds_a_run_is_never_overwritten(composer_run, tmp_pa
     assert (run / "events.jsonl").read_bytes() == before
 
 
+def test_a_folder_with_files_of_somebody_else_is_no_run_folder(composer_run, tmp_path):
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "mine.safetensors").write_text("mine")
+    error = refused(
+        composer_run("train", FAKES, "--run-dir", tmp_path), "not of a run", f"where:    {tmp_path}", "fix:"
+    )
+    assert "found:    weights/mine.safetensors" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["weights"]
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_run_folder_where_a_file_is_is_refused(composer_run, tmp_path, below):
+    taken = tmp_path / "taken.toml"
+    taken.write_text("mine")
+    place = taken / below
+    refused(composer_run("train", FAKES, "--run-dir", place), "cannot be used", f"where:    {place}", "found:", "fix:")
+    assert taken.read_text() == "mine"
+
+
+def test_a_run_folder_that_the_system_does_not_make_is_refused(composer_run):
+    process = composer_run("train", FAKES, "--run-dir", "/proc/x")
+    refused(process, "cannot be used", "where:    /proc/x", "found:    No such file or directory", "choose another")
+
+
+@pytest.mark.parametrize("key", ["name", "stages.rl.name", "evaluations.main.name"])
+def test_a_name_that_leads_out_of_the_run_folder_is_refused(composer_run, root, tmp_path, key):
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    process = composer_run("train", root / FAKES, "--set", f"{key}=../../etc", cwd=folder)
+    refused(process, "'name' must be", "found '../../etc'", f"where:    --set {key}=../../etc")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("command", [["train", "--resume"], ["eval", FAKES, "--run"], ["agent"]])
+def test_a_file_is_no_run(composer_run, root, command):
+    path = root / FAKES
+    refused(composer_run(*command, path, *([root] if command == ["agent"] else [])), "no run to", f"where:    {path}")
+
+
 def test_resuming_what_is_no_run_is_refused(composer_run, tmp_path):
     refused(composer_run("train", "--resume", tmp_path), "no run to resume", "--run-dir")
 

@@ -58,7 +58,7 @@ def test_a_stage_splits_core_keys_from_the_trainers(path):
     ("text", "read"),
     [
         ("seed=7", lambda run: run.seed == 7),
-        ("name=other name", lambda run: run.name == "other name"),
+        ("name=other-name", lambda run: run.name == "other-name"),
         ("stages.rl.steps=9", lambda run: run.stages[0].stage.steps == 9),
         ("stages[1].episodes=5", lambda run: run.stages[1].stage.episodes == 5),
         ("model.deep.er=1.5", lambda run: run.model.settings["deep"] == {"er": 1.5}),
@@ -124,6 +124,20 @@ def test_limits_of_a_task_are_overridden_key_by_key():
     assert limits_for(Limits(turns=3), {"tokens": 9}) == Limits(turns=3, tokens=9)
     with pytest.raises(ConfigError, match="turn"):
         limits_for(Limits(), {"turnz": 1})
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../etc", "a/b", "/etc/x", ".hidden", "a\nb", "a b", "x" * 101])
+@pytest.mark.parametrize("key", ["name", "stages.again.name", "evaluations[0].name"])
+def test_a_name_that_is_no_file_name_is_refused(path, key, name):
+    overrides = ["evaluations=[{name='main', split='s'}]", f"{key}={json.dumps(name)}"]
+    with pytest.raises(ConfigError, match="'name' must be 1 to 100 letters, digits") as caught:
+        load(path, overrides)
+    assert f"found {name!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a", "3", "best_of_8", "v1.2-rc", "-x", "_", "größe"])
+def test_a_file_name_is_a_name(path, name):
+    assert load(path, [f"name={json.dumps(name)}"]).name == name
 
 
 @given(st.text(max_size=40))

@@ -53,11 +53,18 @@ class ToolsConfig:
     """Tool id -> its settings: `[tools.settings."code/read_file"]`."""
 
 
+def _file_name(_owner: object, attribute: Any, name: str) -> None:
+    """Runs, stages and evaluations name files, so no name may lead out of the run folder."""
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", name):
+        rule = "1 to 100 letters, digits, '-', '_' and '.', of which '.' is not the first"
+        raise ValueError(f"{attribute.name!r} must be {rule}: found {name!r}")
+
+
 @frozen
 class PretrainStage:
     """Next-token training on packed windows of text."""
 
-    name: str
+    name: str = field(validator=_file_name)
     """Unique among the stages; the kind when left out."""
     steps: int = field(validator=gt(0))
     """Optimizer steps."""
@@ -79,7 +86,7 @@ class PretrainStage:
 class SftStage:
     """Imitation of episodes that another sampler rolls out in the same loop; loss on that sampler's tokens only."""
 
-    name: str
+    name: str = field(validator=_file_name)
     """Unique among the stages; the kind when left out."""
     steps: int = field(validator=gt(0))
     """Optimizer steps; the demonstrations are gone through epoch by epoch."""
@@ -101,7 +108,7 @@ class SftStage:
 class RlStage:
     """Reinforcement learning on groups of episodes."""
 
-    name: str
+    name: str = field(validator=_file_name)
     """Unique among the stages; the kind when left out."""
     steps: int = field(validator=gt(0))
     """Optimizer steps; each makes one new version of the weights."""
@@ -147,7 +154,7 @@ class StageChoice:
 class EvaluationSet:
     """One evaluation: tasks, attempts, how actions are drawn, and when it is run."""
 
-    name: str
+    name: str = field(validator=_file_name)
     """main, greedy, best_of_8, new_function, blank and guess also fill summary.json's keys of that name."""
     split: str
     """Whose tasks are attempted, in order."""
@@ -207,7 +214,7 @@ class SandboxLimits:
 class RunConfig:
     """A run file with every default filled in."""
 
-    name: str
+    name: str = field(validator=_file_name)
     """Names the run folder: runs/NAME, unless --run-dir says otherwise."""
     tasks: Component
     """The task set."""
