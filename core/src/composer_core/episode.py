@@ -13,7 +13,7 @@ import asyncio
 import math
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
@@ -86,15 +86,11 @@ class EpisodeParts:
         return boundary(kind, self.ids.get(key, key))
 
 
-def _ids(ids: Iterable[int]) -> array[int]:
-    return array("i", ids)
-
-
 @define
 class _Row:
     """A branch while it grows: 9 bytes a token, since thousands of episodes wait for their turns at once."""
 
-    ids: array[int] = field(converter=_ids)
+    ids: array[int]
     parent: int | None = None
     sampled: bytearray = field(init=False)
     logprobs: array[float] = field(init=False)
@@ -159,7 +155,7 @@ class _Episode:
         """Turn after turn until a stop; leaves everything that happened in `rows` and `turns`."""
         parts, limits = self.parts, self.request.task.limits
         with parts.blame("renderers"):
-            self.rows.append(_Row(parts.renderer.open(self.opening, parts.toolbox.schemas)))
+            self.rows.append(_Row(array("i", parts.renderer.open(self.opening, parts.toolbox.schemas))))
         while True:
             stop = await self._decide()
             if stop is not None:
@@ -216,7 +212,7 @@ class _Episode:
     def _open_branch(self, decision: NewBranch) -> None:
         before = len(self.rows[-1].ids)
         with self.parts.blame("renderers"):
-            ids = self.parts.renderer.open(decision.messages, self.parts.toolbox.schemas)
+            ids = array("i", self.parts.renderer.open(decision.messages, self.parts.toolbox.schemas))
         self.rows.append(_Row(ids, parent=len(self.rows) - 1))
         self.parts.emit(
             ContextCompacted(
