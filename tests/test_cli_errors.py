@@ -158,6 +158,29 @@ def test_a_run_folder_that_holds_a_run_is_never_overwritten(composer_run, tmp_pa
     assert (run / "events.jsonl").read_bytes() == before
 
 
+def test_a_file_that_asks_for_tasks_that_do_not_exist_can_be_corrected_and_run_again(composer_run, tmp_path):
+    run = tmp_path / "run"
+    small = ["--set", "stages.rl.steps=1", "--set", "stages.rl.evaluate_every=0", "--set"]
+    main = "evaluations=[{name='main', split='%s', tasks=2, attempts=1, when=['after']}]"
+    refused(
+        composer_run("train", FAKES, "--run-dir", run, *small, main % "heldout"),
+        "evaluations.main.split: the task set has no split 'heldout'",
+        "did you mean 'held_out'?",
+    )
+    assert not run.exists()
+    process = composer_run("train", FAKES, "--run-dir", run, *small, main % "held_out")
+    assert process.returncode == 0, process.stderr
+
+
+def test_a_split_that_does_not_exist_is_not_validated(composer_run):
+    refused(
+        composer_run("validate", FAKES, "--split", "held-out"),
+        "no split 'held-out'",
+        "where:    --split",
+        "did you mean 'held_out'?",
+    )
+
+
 def test_a_folder_with_files_of_somebody_else_is_no_run_folder(composer_run, tmp_path):
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "mine.safetensors").write_text("mine")

@@ -174,6 +174,13 @@ def test_in_the_hook_at_the_start_of_a_process(install, tmp_path):
     assert f"mine/composer_process_start of {WHOSE}" in str(caught.value)
 
 
+def test_a_reward_that_asks_for_what_its_scope_cannot_give(install, tmp_path):
+    install(hook("rewards", "RewardSpec(name='part', function=lambda group: 0.0)"))
+    with pytest.raises(ConfigError, match="scope 'episode' and asks for group") as caught:
+        assembly(tmp_path, "rewards=[{use='mine/part'}]").get("rewards")
+    assert f"mine/part of {WHOSE}" in str(caught.value)
+
+
 # --- while resolving and building ---------------------------------------------------------------------------------
 
 BROKEN_FACTORIES = {
@@ -231,7 +238,8 @@ def test_in_a_call(install, tmp_path, kind):
         text = ""
     except Exception as error:
         text = str(error)
-    diary = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    events = run / "events.jsonl"  # a run that is refused at its start writes none
+    diary = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
     texts = [text, *(fault["error"] for event in diary for fault in faults_of(event))]
     name = "write" if kind == "tools" else "part"
     told = f"mine/{name} of {WHOSE} ({kind}) raised ZeroDivisionError"

@@ -14,12 +14,13 @@ from composer_core.assembly import Assembly
 from composer_core.cli import group
 from composer_core.commands.check import page
 from composer_core.config import EvaluationSet, load
-from composer_core.errors import CheckError, PluginFault
+from composer_core.errors import CheckError, ConfigError, PluginFault
 from composer_core.estimate import PYTHON, measure_imports
 from composer_core.footprint import Process
 from composer_core.plan import attempts, differing, plan
 from composer_core.plugins import Plugins, select
 from composer_core.registry import Registry
+from composer_testing.fakes.tasks import Sums
 
 FAKES = Path(__file__).resolve().parents[2] / "examples/fakes/run.toml"
 
@@ -202,6 +203,67 @@ def test_packages_are_measured_in_a_process_of_their_own():
     assert found[PYTHON] > 10 << 20
     with pytest.raises(CheckError, match="no_such_package"):
         measure_imports(["no_such_package"])
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "stages.rl.evaluate_every=0",
+            ['evaluations.main.when: holds "during"', "never be measured", "set evaluate_every"],
+        ),
+        ("tools.use=[]", ["tools.use: an agent without tools", "cannot finish"]),
+        ("limits.turns=-1", ["'turns' must be > 0: -1", "limits"]),
+    ],
+)
+def test_what_could_not_work_is_a_problem_though_every_key_is_known(override, words):
+    with pytest.raises((CheckError, ConfigError)) as caught:
+        checked("--set", override)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_an_rl_stage_without_an_algorithm_is_a_problem_that_names_those_there_are(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(FAKES.read_text().replace('algorithm.use = "fakes/centered"', ""))
+    found = CliRunner().invoke(group, ["check", str(path)]).exception
+    assert "algorithm.use: an rl stage needs an algorithm" in str(found)
+    assert "choose one; known: fakes/centered" in str(found)
+
+
+def test_only_what_acts_needs_tools_and_only_rl_needs_an_algorithm(tmp_path):
+    path = tmp_path / "run.toml"
+    text = FAKES.read_text().replace('algorithm.use = "fakes/centered"', "")
+    path.write_text(text.replace('["fakes/read", "fakes/write", "fakes/done"]', "[]"))
+    alone = ["stages=[{name='text', kind='pretrain', steps=2}]", "evaluations=[]", "samplers={}"]
+    result = CliRunner().invoke(group, ["check", str(path), *(f"--set={text}" for text in alone)])
+    assert result.exception is None, result.exception
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("stages.rl.split='tran'", ["stages.rl.split: the task set has no split 'tran'", "did you mean 'train'?"]),
+        ("stages.sft.split='held-out'", ["stages.sft.split", "did you mean 'held_out'?"]),
+        ("evaluations.main.split='heldout'", ["evaluations.main.split", "did you mean 'held_out'?"]),
+        ("evaluations.main.tasks=500", ["evaluations.main.tasks: asks for 500 of split 'held_out', which has 12"]),
+    ],
+)
+def test_a_probe_counts_the_tasks_that_stages_and_evaluations_ask_for(override, words):
+    with pytest.raises(CheckError) as caught:
+        checked("--probe", "--set", override)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_probe_finds_a_split_without_tasks(monkeypatch):
+    monkeypatch.setattr(Sums, "tasks", lambda self, split: [])
+    with pytest.raises(CheckError, match=r"stages\.rl\.split: asks for 1 of split 'train', which has 0"):
+        checked("--probe")
+
+
+def test_the_texts_of_a_pretrain_stage_are_no_split_of_tasks():
+    assert "ok" in checked("--probe", "--set", "stages.text.split='anything'")
 
 
 def test_json_is_the_plan_of_the_page():

@@ -4,6 +4,7 @@ import contextlib
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,8 @@ kind = "sft"
 steps = 3
 sampler = "demo"
 """
+
+MEASURED = "evaluations=[{name='main', split='s'"
 
 
 @pytest.fixture
@@ -83,6 +86,13 @@ def test_overrides_reach_any_key(path, text, read):
         ("checkpoints.keeep=1", ["did you mean 'keep'"]),
         ("nonsense", ["key.path=value"]),
         ("seed.deep=1", ["below a value"]),
+        ("stages.again.keep='sloved'", ["'keep' must be in ('all', 'solved') (got 'sloved') @"]),
+        ("threads=-3", ["'threads' must be > 0: -3"]),
+        ("sandbox_limits.processes=0", ["'processes' must be > 0: 0", "sandbox_limits"]),
+        ("sandbox_limits.disk_bytes=-1", ["'disk_bytes' must be > 0"]),
+        (f"{MEASURED}, when=['befor']}}]", ["'when' holds 'befor': did you mean 'before'?", "evaluations[0]"]),
+        (f"{MEASURED}, when=['before', 'never']}}]", ["'when' holds 'never': known: after, before, during"]),
+        (f"{MEASURED}, when=[]}}]", ["'when' is empty, so this is never measured", "before, during, after"]),
     ],
 )
 def test_bad_keys_and_values_are_named(path, text, words):
@@ -129,7 +139,7 @@ def test_limits_of_a_task_are_overridden_key_by_key():
 @pytest.mark.parametrize("name", ["", "..", "../../etc", "a/b", "/etc/x", ".hidden", "a\nb", "a b", "x" * 101])
 @pytest.mark.parametrize("key", ["name", "stages.again.name", "evaluations[0].name"])
 def test_a_name_that_is_no_file_name_is_refused(path, key, name):
-    overrides = ["evaluations=[{name='main', split='s'}]", f"{key}={json.dumps(name)}"]
+    overrides = [f"{MEASURED}}}]", f"{key}={json.dumps(name)}"]
     with pytest.raises(ConfigError, match="'name' must be 1 to 100 letters, digits") as caught:
         load(path, overrides)
     assert f"found {name!r}" in str(caught.value)
@@ -138,6 +148,13 @@ def test_a_name_that_is_no_file_name_is_refused(path, key, name):
 @pytest.mark.parametrize("name", ["a", "3", "best_of_8", "v1.2-rc", "-x", "_", "größe"])
 def test_a_file_name_is_a_name(path, name):
     assert load(path, [f"name={json.dumps(name)}"]).name == name
+
+
+@pytest.mark.parametrize("key", [field.name for field in attrs.fields(Limits)])
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_limit_that_leaves_an_episode_nothing_is_refused(key, value):
+    with pytest.raises(ConfigError, match=f"'{key}' must be > 0"):
+        limits_for(Limits(), {key: value})
 
 
 @given(st.text(max_size=40))

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from composer_core import RewardSpec, ToolSpec, hookimpl
+from composer_core import RewardSpec, SandboxSpec, ToolSpec, hookimpl
 from composer_core.errors import ConfigError, PluginError, PluginFault
 from composer_core.listing import report
 from composer_core.plugins import Candidate, Plugins, candidates, select
@@ -64,6 +64,24 @@ def test_a_record_of_the_wrong_kind_is_refused():
 
     with pytest.raises(PluginError, match="RewardSpec where tools"):
         Plugins().register(candidate(), module(composer_tools=wrong))
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (lambda: ToolSpec.of(shout, effect="wirte"), "effect is one of read, write, exec, found 'wirte'"),
+        (lambda: RewardSpec(name="r", function=len, scope="gruop"), "scope is one of episode, group, found 'gruop'"),
+        (lambda: SandboxSpec(name="s", factory=len, isolation="contaner"), "found 'contaner'"),
+    ],
+)
+def test_a_word_that_a_record_does_not_know_is_refused_with_the_plugin_and_a_suggestion(record, said):
+    def yields():
+        yield record()
+
+    with pytest.raises(PluginFault, match=r"did you mean '(write|group|container)'") as caught:
+        Plugins().register(candidate(), module(composer_tools=yields))
+    assert said in str(caught.value)
+    assert "composer-plugin-demo 1.2.3" in str(caught.value)
 
 
 def test_another_api_is_refused_with_both_numbers():

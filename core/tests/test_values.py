@@ -115,6 +115,21 @@ def test_a_reward_that_asks_for_something_unknown_is_refused():
         _ = reward(lambda tracce: 0.0).wants
 
 
+@pytest.mark.parametrize(
+    ("scope", "function", "words"),
+    [
+        ("episode", lambda group, task: 0.0, ["asks for group", 'declare scope="group"']),
+        ("group", lambda group, patch: [0.0], ["asks for patch", "config, group, task", "leave the parameter out"]),
+        ("group", lambda trace, grading: [0.0], ["asks for grading, trace"]),
+    ],
+)
+def test_a_reward_that_asks_for_what_its_scope_cannot_give_is_refused(scope, function, words):
+    with pytest.raises(ConfigError, match=f"reward p/r has scope '{scope}'") as caught:
+        _ = reward(function, scope=scope).wants
+    for word in words:
+        assert word in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_reward_that_is_not_finite_is_the_graders_failure(value):
     with pytest.raises(ComposerError, match="not finite"):

@@ -1,4 +1,5 @@
-"""`check`: everything that can be found wrong before anything is built, and with probing, what a machine cannot do.
+"""`check`: everything that can be found wrong before anything is built, and with probing, what a task set does not
+have and a machine cannot do.
 
 Settings that need something of another component name the capability; a record declares what its component may do, a
 probe what it can do here. Both are errors when unmet: a setting is never ignored.
@@ -6,14 +7,15 @@ probe what it can do here. Both are errors when unmet: a setting is never ignore
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from composer_core.assembly import SINGLE, Assembly
 from composer_core.capabilities import unknown
-from composer_core.config import RlStage, RunConfig, SftStage
-from composer_core.errors import CheckError
+from composer_core.config import PretrainStage, RlStage, RunConfig, SftStage
+from composer_core.errors import CheckError, ConfigError, did_you_mean
 from composer_core.hookspecs import Problem
 from composer_core.plugins import Plugins
+from composer_core.protocols import TaskSet
 from composer_core.scoring import excess_of_auxiliaries
 
 
@@ -34,7 +36,15 @@ def needs_of(config: RunConfig) -> list[tuple[str, str, str]]:
 def problems_of(assembly: Assembly, plugins: Plugins) -> list[Problem]:
     """All problems of a run; configuration that cannot even be structured raises ConfigError instead."""
     view = assembly.view()
-    return [*_capabilities(assembly), *_samplers(assembly.config), *_rewards(assembly), *plugins.check(view)]
+    config = assembly.config
+    return [
+        *_capabilities(assembly),
+        *_samplers(config),
+        *_rewards(assembly),
+        *_actions(assembly),
+        *_moments(config),
+        *plugins.check(view),
+    ]
 
 
 def _capabilities(assembly: Assembly) -> Iterator[Problem]:
@@ -92,13 +102,74 @@ def _rewards(assembly: Assembly) -> Iterator[Problem]:
             yield Problem(where=reward.id, message=f"range {reward.spec.range} is not finite and increasing")
 
 
+def _actions(assembly: Assembly) -> Iterator[Problem]:
+    config = assembly.config
+    if config.algorithm is None and any(isinstance(choice.stage, RlStage) for choice in config.stages):
+        yield Problem(
+            where="algorithm.use",
+            message="an rl stage needs an algorithm, and the run has none",
+            fix=f"choose one; {did_you_mean('', (entry.id for entry in assembly.registry.of('algorithms')))}",
+        )
+    acts = config.evaluations or any(not isinstance(choice.stage, PretrainStage) for choice in config.stages)
+    if acts and not config.tools.use:
+        yield Problem(
+            where="tools.use",
+            message="an agent without tools can change nothing and cannot finish",
+            fix="list tools, one of them such as code/finish",
+        )
+
+
+def _moments(config: RunConfig) -> Iterator[Problem]:
+    looks = any(isinstance(choice.stage, RlStage) and choice.stage.evaluate_every for choice in config.stages)
+    for set_ in config.evaluations:
+        if "during" in set_.when and not looks:
+            yield Problem(
+                where=f"evaluations.{set_.name}.when",
+                message='holds "during", but no rl stage has evaluate_every > 0, so it would never be measured',
+                fix='set evaluate_every of the rl stage, or leave "during" out',
+            )
+
+
+def splits_among(tasks: TaskSet, asked: Sequence[str], where: str) -> Sequence[str]:
+    """The splits that are asked for, or all where none is.
+
+    Raises:
+        ConfigError: the task set has no such split.
+    """
+    known = tasks.splits()
+    for split in set(asked) - set(known):
+        raise ConfigError(
+            f"the task set has no split {split!r}", where=where, found=split, fix=did_you_mean(split, known)
+        )
+    return asked or tuple(known)
+
+
+def _splits(config: RunConfig, tasks: TaskSet) -> Iterator[Problem]:
+    """Tasks that are asked for and do not exist; a pretrain stage names texts instead, which are no tasks."""
+    stages = [choice.stage for choice in config.stages if not isinstance(choice.stage, PretrainStage)]
+    wanted = [(f"stages.{stage.name}", "split", stage.split, 1) for stage in stages]
+    wanted += [(f"evaluations.{set_.name}", "tasks", set_.split, set_.tasks) for set_ in config.evaluations]
+    known = tasks.splits()
+    count = {split: len(tasks.tasks(split)) for split in {split for _, _, split, _ in wanted} & set(known)}
+    for at, key, split, least in wanted:
+        if split not in known:
+            yield Problem(f"{at}.split", f"the task set has no split {split!r}", did_you_mean(split, known))
+        elif count[split] < least:
+            yield Problem(
+                where=f"{at}.{key}",
+                message=f"asks for {least} of split {split!r}, which has {count[split]}",
+                fix="ask for fewer, or choose another split",
+            )
+
+
 async def probe(assembly: Assembly) -> list[Problem]:
-    """What the chosen sandbox declares and cannot do here."""
+    """Tasks that the built task set does not have, and what the chosen sandbox declares and cannot do here."""
+    problems = [*_splits(assembly.config, assembly.get("tasks"))]
     entry = assembly.entry("sandboxes")
     if entry is None:
-        return []
+        return problems
     found = await assembly.get("sandboxes").probe()
-    return [
+    return problems + [
         Problem(where="sandbox.use", message=f"{entry.id} cannot offer {name} on this machine")
         for name in sorted(entry.spec.capabilities - found)
     ]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import attrs
 import cattrs
 from attrs import Factory, field, frozen
-from attrs.validators import ge, gt, in_, le
+from attrs.validators import ge, gt, in_, le, optional
 from cattrs.gen import make_dict_structure_fn
 
 from composer_core.errors import ConfigError, did_you_mean
@@ -150,6 +150,13 @@ class StageChoice:
     settings: Mapping[str, Any] = Factory(dict)
 
 
+def _moments(_set: object, _attribute: object, when: Sequence[str]) -> None:
+    for word in set(when) - {"before", "during", "after"}:
+        raise ValueError(f"'when' holds {word!r}: {did_you_mean(word, ('before', 'during', 'after'))}")
+    if not when:
+        raise ValueError("'when' is empty, so this is never measured; it holds some of before, during, after")
+
+
 @frozen
 class EvaluationSet:
     """One evaluation: tasks, attempts, how actions are drawn, and when it is run."""
@@ -168,7 +175,7 @@ class EvaluationSet:
     """policy, or a key of [samplers]."""
     observations: str = field(default="full", validator=in_(("full", "blank")))
     """full, or blank: results of tools are replaced by blanks, a control."""
-    when: tuple[str, ...] = ("before", "after")
+    when: tuple[str, ...] = field(default=("before", "after"), validator=_moments)
     """before (the first rl stage), during (every `evaluate_every` steps), after (the last stage)."""
 
     @property
@@ -200,13 +207,13 @@ class CheckpointConfig:
 class SandboxLimits:
     """Caps of every sandbox; see protocols.TemplateSpec."""
 
-    memory_bytes: int = 512 << 20
+    memory_bytes: int = field(default=512 << 20, validator=gt(0))
     """Memory that the commands of a sandbox may take."""
-    processes: int = 64
+    processes: int = field(default=64, validator=gt(0))
     """Processes and threads at once."""
-    file_bytes: int = 16 << 20
+    file_bytes: int = field(default=16 << 20, validator=gt(0))
     """Largest file that may be written, and read whole."""
-    disk_bytes: int = 64 << 20
+    disk_bytes: int = field(default=64 << 20, validator=gt(0))
     """Bytes that may be written in all."""
 
 
@@ -260,7 +267,7 @@ class RunConfig:
     """What is measured, and when."""
     checkpoints: CheckpointConfig = CheckpointConfig()
     """How often the run commits, and what it keeps."""
-    threads: int | None = None
+    threads: int | None = field(default=None, validator=optional(gt(0)))
     """Compute threads of the trainer; default one for each core. Samplers have settings of their own."""
 
 
@@ -386,6 +393,8 @@ def _explain(error: BaseException, hint: type | None) -> str:
         return f"required key {error} is missing"
     if isinstance(error, ConfigError):
         return error.message
+    if type(error) is ValueError and error.args:  # a validator of attrs gives its text, then what it looked at
+        return str(error.args[0])
     return str(error) if isinstance(error, ValueError | TypeError) else cattrs.v.format_exception(error, hint)
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from attrs import field, fields_dict, frozen
 
-from composer_core.errors import PluginError
+from composer_core.errors import PluginError, did_you_mean
 from composer_core.footprint import Footprint
 
 __all__ = [
@@ -79,6 +79,16 @@ def _setting(spec: Spec, attribute: Any, name: str) -> None:
         raise ValueError(f"{attribute.name} names no setting of {spec.config.__name__}: {name!r}")
 
 
+def _one_of(*options: str) -> Callable[[object, Any, str], None]:
+    def check(_instance: object, attribute: Any, value: str) -> None:
+        if value not in options:
+            raise ValueError(
+                f"{attribute.name} is one of {', '.join(options)}, found {value!r}: {did_you_mean(str(value), options)}"
+            )
+
+    return check
+
+
 def _names(values: Iterable[str]) -> frozenset[str]:
     return frozenset(values)
 
@@ -103,7 +113,7 @@ class ToolSpec(Spec):
 
     kind: ClassVar[str] = "tools"
     function: Factory
-    effect: str = "read"
+    effect: str = field(default="read", validator=_one_of("read", "write", "exec"))
     """read, write or exec. Consecutive reads of a turn run concurrently; writes and execs are barriers."""
     needs: tuple[str, ...] = ()
     """Commands the sandbox's template must offer, such as "rg"; installed by prepare or refused."""
@@ -123,7 +133,7 @@ class SandboxSpec(Spec):
 
     kind: ClassVar[str] = "sandboxes"
     factory: Factory
-    isolation: str = "none"
+    isolation: str = field(default="none", validator=_one_of("none", "namespaces", "container", "vm"))
     """none, namespaces, container or vm."""
 
 
@@ -141,7 +151,7 @@ class RewardSpec(Spec):
 
     kind: ClassVar[str] = "rewards"
     function: Factory
-    scope: str = "episode"
+    scope: str = field(default="episode", validator=_one_of("episode", "group"))
     """episode, or group: then it is called once with `group`, a tuple of traces, and returns a score for each."""
     range: tuple[float, float] = (0.0, 1.0)
     """Finite bounds; values outside are clipped and counted."""

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from attrs import Factory, frozen
+from attrs import Factory, field, frozen
+from attrs.validators import gt
 
 from composer_core.columns import Column
 from composer_core.trees import File, Patch, Tree, TreeRef
@@ -91,19 +92,19 @@ class Verdict:
 class Limits:
     """What one episode may use; reaching one ends it with the `Stop` of that name."""
 
-    turns: int = 8
+    turns: int = field(default=8, validator=gt(0))
     """Generations of the policy."""
-    tokens: int = 512
+    tokens: int = field(default=512, validator=gt(0))
     """Sampled tokens over the whole episode."""
-    turn_tokens: int = 256
+    turn_tokens: int = field(default=256, validator=gt(0))
     """Sampled tokens in one turn."""
-    context_tokens: int = 1024
+    context_tokens: int = field(default=1024, validator=gt(0))
     """Window: prompt, results and sampled tokens of one branch together."""
-    wall_s: float = 120.0
+    wall_s: float = field(default=120.0, validator=gt(0))
     """Wall clock of the episode; not applied in deterministic mode."""
-    command_s: float = 10.0
+    command_s: float = field(default=10.0, validator=gt(0))
     """Wall clock of one command in the sandbox."""
-    output_chars: int = 4000
+    output_chars: int = field(default=4000, validator=gt(0))
     """Characters of one tool result that the model is shown."""
 
 

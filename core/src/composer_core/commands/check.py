@@ -30,7 +30,7 @@ WIDTH = 100
 
 @click.command(name="check")
 @run_file
-@click.option("--probe", is_flag=True, help="Try the sandbox on this machine, and measure what packages take.")
+@click.option("--probe", is_flag=True, help="Count the tasks, try the sandbox here, measure what packages take.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def command(options: Options, run_toml: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from composer_core.assembly import Assembly
-from composer_core.checking import refuse
+from composer_core.checking import refuse, splits_among
 from composer_core.cli import Options
 from composer_core.commands.common import assemble, load_run, run_async, run_file
 from composer_core.episode import grade
@@ -64,7 +64,7 @@ async def validate(
     wrong: list[str] = []
     counts: dict[str, Counter[str]] = {}
     try:
-        for split in splits or tuple(tasks.splits()):
+        for split in splits_among(tasks, splits, "--split"):
             graded = counts.setdefault(split, Counter())
             chosen = list(tasks.tasks(split))[:limit]
             starts = range(0, len(chosen), AT_ONCE)
