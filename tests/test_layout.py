@@ -16,11 +16,11 @@ HEAVY = ("torch", "ray", "triton", "docker", "transformers", "numpy", "accelerat
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("composer_"))
 HOOK_MODULES = sorted(entry.value for entry in metadata.entry_points(group="composer.plugins"))
 PERSON = (
-    "commands/*.py", "console.py", "estimate.py", "folders.py", "footprint.py", "history.py", "listing.py", "plan.py",
-    "summary.py",
+    "commands/*.py", "console.py", "diffs.py", "estimate.py", "folders.py", "footprint.py", "history.py", "listing.py",
+    "plan.py", "summary.py",
 )  # fmt: skip
 """Modules of core that serve what a person sees; all others are contracts and the loop (decision 0005)."""
-LOOP_LINES, PERSON_LINES = 4750, 1450
+LOOP_LINES, PERSON_LINES = 4900, 1600
 
 
 def loaded_after(statement: str) -> set[str]:
