@@ -5,11 +5,13 @@ with one method broken, so everything around them works.
 """
 
 import asyncio
+import gc
 import json
 import pickle
 import subprocess
 import sys
 import threading
+import warnings
 from importlib import invalidate_caches
 from pathlib import Path
 
@@ -300,6 +302,26 @@ def test_a_methods_keywords_may_have_any_name():
             return method, others
 
     assert Edge(Part(), "tools", "mine/part").call(method=1, kind=2) == (1, {"kind": 2})
+
+
+def test_a_call_whose_task_is_cancelled_before_it_starts_is_never_made():
+    """Made and not awaited it would be a warning when it is collected, wherever that happens to be."""
+    made = []
+
+    class Part:
+        async def call(self):
+            made.append(1)
+
+    async def main():
+        task = asyncio.ensure_future(Edge(Part(), "tools", "mine/part").call())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(main())
+        gc.collect()
+    assert not made
 
 
 # --- in a worker --------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ which are called inside a model's layers.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -40,11 +41,17 @@ class Edge:
         return partial(self._call, found) if callable(found) else found
 
     def _call(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if inspect.iscoroutinefunction(method):  # called when awaited: a task may be cancelled before it starts
+            return self._run(method, *args, **kwargs)
         with boundary(self._kind, self._id):
             found = method(*args, **kwargs)
         if hasattr(found, "__await__"):
             return self._awaited(found)
         return self._iterated(found) if isinstance(found, Iterator) else found
+
+    async def _run(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with boundary(self._kind, self._id):
+            return await method(*args, **kwargs)
 
     async def _awaited(self, found: Awaitable[Any]) -> Any:
         with boundary(self._kind, self._id):
