@@ -17,6 +17,7 @@ from typing import Any
 from attrs import asdict
 from results import RESULTS, ROOT, Row, number
 
+OVERLAPPED = "composer, overlapped"
 PAGE = ROOT / "docs/benchmarks.md"
 HEAD = """# Benchmarks
 
@@ -42,16 +43,13 @@ def step_results(found: Mapping[str, Any]) -> Mapping[str, Any]:
     """The full step's results, which have a page of their own with every side, as rows."""
     rows = []
     for result in found["results"]:
-        sides, best = result["sides"], result["best"]
-        row = Row(
-            f"a step, tools at {result['tool_ms']:g} ms",
-            sides["composer"]["step_s"],
-            "s",
-            sides[best]["step_s"] if best else None,
-            best or "",
-            f"ratio >= {result['target']:g}" if result["target"] else "",
-        )
-        rows.append({**asdict(row), "ratio": row.ratio, "met": row.met})
+        sides, best, what = result["sides"], result["best"], f"a step, tools at {result['tool_ms']:g} ms"
+        target = f"ratio >= {result['target']:g}" if result["target"] else ""
+        peer = (sides[best]["step_s"], best) if best else (None, "")
+        made = [Row(what, sides["composer"]["step_s"], "s", *peer, target)]
+        if OVERLAPPED in sides:
+            made.append(Row(f"{what}, rollouts beside the update", sides[OVERLAPPED]["step_s"], "s", *peer))
+        rows += [{**asdict(row), "ratio": row.ratio, "met": row.met} for row in made]
     machine = f"{found['cpu']}, {found['cores']} cores, {found['threads']} threads"
     told = {key: found[key] for key in ("date", "command", "revision")}
     remarks = ["every side and setting: `benchmarks/results/rl_step.md`"]
