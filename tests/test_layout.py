@@ -1,14 +1,16 @@
 """Promises about the code base itself: light imports, layers, budgets, documented hooks."""
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
 import tomllib
-from importlib import metadata
+from importlib import import_module, metadata
 
 import pytest
 
+import composer_core
 from composer_core import hookspecs, plugins, records
 from composer_testing.budget import logical_lines
 
@@ -58,8 +60,30 @@ def test_help_imports_no_command_module():
         "print(*(m for m in sys.modules if m.startswith('composer_core.')), file=sys.stderr)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "composer_core.commands" not in found.stderr
-    assert "composer_core.pipeline" not in found.stderr
+    own = {name.removeprefix("composer_core.") for name in found.stderr.split()}
+    assert own == {"cli", "errors", "printable"}, "nor a contract, nor the libraries that contracts are written with"
+
+
+def test_help_needs_no_library_but_click():
+    code = (
+        "import sys\nfrom composer_core.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+        "print(*(m for m in ('attrs', 'cattrs', 'pluggy', 'rich', 'asyncio', 'tomllib') if m in sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n")[-2] == ""
+
+
+@pytest.mark.parametrize("name", composer_core.__all__)
+def test_a_name_of_the_package_is_found_where_type_checkers_are_told_that_it_is(name):
+    tree = ast.parse(inspect.getsource(composer_core))
+    told = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("composer_core.")
+        for alias in node.names
+    }
+    assert getattr(composer_core, name) is getattr(import_module(told.get(name, "composer_core")), name)
+    assert name in dir(composer_core)
 
 
 def test_core_stays_within_its_budget(root):

@@ -1,32 +1,38 @@
 """Composer's core: contracts and one loop. Everything that is public is named here or in a public module's `__all__`.
 
-Importing this package loads no torch, ray, triton, docker, transformers or numpy; a test holds that.
+Importing this package imports none of its modules: a name is looked up where it is defined when it is first asked for
+(PEP 562), so a command line that only says what it can do pays for none of the contracts. Nothing of core outside
+`tensors` loads torch, ray, triton, docker, transformers or numpy; tests hold both.
 """
 
-from composer_core.columns import Column
-from composer_core.errors import ComposerError, ToolError, boundary
-from composer_core.footprint import Footprint, ModelSize
-from composer_core.hookspecs import Problem, ProcessView, RunView, hookimpl
-from composer_core.protocols import BuildContext, ToolContext, ToolOutput
-from composer_core.records import (
-    AlgorithmSpec,
-    ContextSpec,
-    ExecutorSpec,
-    KernelSpec,
-    ModelSpec,
-    NoConfig,
-    RendererSpec,
-    RewardSpec,
-    SamplerSpec,
-    SandboxSpec,
-    StoreSpec,
-    TaskSpec,
-    ToolSpec,
-    TrackerSpec,
-    TrainerSpec,
-)
-from composer_core.trees import File, Patch, Tree, TreeRef
-from composer_core.types import Score, Task, TaskView, Trace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from composer_core.columns import Column
+    from composer_core.errors import ComposerError, ToolError, boundary
+    from composer_core.footprint import Footprint, ModelSize
+    from composer_core.hookspecs import Problem, ProcessView, RunView, hookimpl
+    from composer_core.protocols import BuildContext, ToolContext, ToolOutput
+    from composer_core.records import (
+        AlgorithmSpec,
+        ContextSpec,
+        ExecutorSpec,
+        KernelSpec,
+        ModelSpec,
+        NoConfig,
+        RendererSpec,
+        RewardSpec,
+        SamplerSpec,
+        SandboxSpec,
+        StoreSpec,
+        TaskSpec,
+        ToolSpec,
+        TrackerSpec,
+        TrainerSpec,
+    )
+    from composer_core.trees import File, Patch, Tree, TreeRef
+    from composer_core.types import Score, Task, TaskView, Trace
 
 API = 1
 """The contract's version; a hook module states the one it was written for as `COMPOSER_API`."""
@@ -71,3 +77,25 @@ __all__ = [
     "boundary",
     "hookimpl",
 ]
+
+_HOME = {
+    "Column": "columns",
+    **dict.fromkeys(("ComposerError", "ToolError", "boundary"), "errors"),
+    **dict.fromkeys(("Footprint", "ModelSize"), "footprint"),
+    **dict.fromkeys(("Problem", "ProcessView", "RunView", "hookimpl"), "hookspecs"),
+    **dict.fromkeys(("BuildContext", "ToolContext", "ToolOutput"), "protocols"),
+    **dict.fromkeys(("File", "Patch", "Tree", "TreeRef"), "trees"),
+    **dict.fromkeys(("Score", "Task", "TaskView", "Trace"), "types"),
+}
+"""Name -> the module that defines it; all others are records."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOME.get(name, 'records')}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,6 @@ from io import StringIO
 from typing import Any
 
 import click
-from attrs import define
 
 from composer_core.errors import ComposerError, PluginError, PluginFault, RunInterrupted, UserError
 from composer_core.printable import printable
@@ -33,16 +32,18 @@ OFFERED = {"doctor": "composer-plugin-doctor", "new": "composer-testing"}
 """Commands of our own distributions that may not be installed, and which brings them."""
 
 
-@define
 class Options:
-    """What the group's options hold for every command, which gets them by `click.pass_obj`."""
+    """What the group's options hold for every command, which gets them by `click.pass_obj`.
 
-    plugins: tuple[str, ...] = ()
-    """Names after --plugins, as they were written."""
-    blocked: tuple[str, ...] = ()
-    """Names after -p no:, as they were written; all of them are installed."""
-    debug: bool = False
-    """Errors are to show their traceback."""
+    `plugins` are the names after --plugins and `blocked` those after -p no:, as they were written; the latter are all
+    installed. `debug`: errors are to show their traceback. A plain class: importing attrs for it alone would make
+    `--help` slower by a seventh.
+    """
+
+    def __init__(self, plugins: tuple[str, ...] = (), blocked: tuple[str, ...] = (), debug: bool = False) -> None:
+        self.plugins = plugins
+        self.blocked = blocked
+        self.debug = debug
 
 
 class LazyGroup(click.Group):
