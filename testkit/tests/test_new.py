@@ -18,29 +18,12 @@ import pytest
 
 from composer_core import cli
 from composer_core.records import SPECS
-from composer_testing.budget import author_lines
+from composer_testing.budget import BUDGETS, author_lines
 from composer_testing.new import EXAMPLES, SCAFFOLD, render
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKES = ROOT / "examples/fakes/run.toml"
 KINDS = sorted(folder.name for folder in SCAFFOLD.iterdir() if folder.is_dir())
-BUDGETS = {
-    "tool": 25,
-    "reward": 25,
-    "algorithm": 40,
-    "tracker": 40,
-    "context": 45,
-    "store": 60,
-    "renderer": 95,
-    "task": 95,
-    "sandbox": 120,
-    "sampler": 90,
-    "kernel": 45,
-    "model": 95,
-    "trainer": 120,
-    "executor": 70,
-}
-"""Statements and lines of pyproject.toml; the first three and the sandbox are promises to authors."""
 PLACEHOLDERS = ("my-name", "my_name", "MyName")
 
 
@@ -256,10 +239,22 @@ def test_it_writes_where_it_is_told_to(composer_run, tmp_path):
     assert f"cd '{tmp_path}/a folder/deep'" in out
 
 
-@pytest.mark.parametrize("kind", [*SPECS, "toll", "Store"])
-def test_a_plural_or_misspelt_kind_is_refused_with_the_right_one(composer_run, kind):
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_kind_may_be_given_as_run_files_and_listings_call_it(composer_run, kind):
+    meant = next(one for one in EXAMPLES if plural(one) == kind)
+    code, out, _ = composer_run("new", kind, "my-own", "--into", kind)
+    assert code == 0 and f"(kind: {meant})" in out
+    assert composer_run("new", meant, "my-own", "--into", meant)[0] == 0
+    one, other = (
+        {path.relative_to(name): path.read_text() for path in Path(name).rglob("*") if path.is_file()}
+        for name in (kind, meant)
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize(("kind", "meant"), [("toll", "tool"), ("Store", "store"), ("sandboxs", "sandbox")])
+def test_a_misspelt_kind_is_refused_with_the_right_one(composer_run, kind, meant):
     code, _, err = composer_run("new", kind, "mine")
-    meant = {"toll": "tool", "Store": "store"}.get(kind) or next(one for one in EXAMPLES if plural(one) == kind)
     assert code == 2
     assert f"did you mean {meant!r}?" in err
 
@@ -300,7 +295,7 @@ def test_a_folder_that_holds_something_is_left_alone(composer_run, tmp_path):
 def test_the_commands_are_listed_with_the_distribution_that_brings_them(composer_run):
     _, out, _ = composer_run("--help")
     assert re.search(r"^ *new +from composer-testing$", out, re.MULTILINE)
-    assert "Kinds: tool, sandbox" in composer_run("new", "--help")[1]
+    assert "Kinds, in either number: tool, sandbox" in " ".join(composer_run("new", "--help")[1].split())
 
 
 def test_without_the_test_kit_the_command_says_how_to_get_it(composer_run, monkeypatch):

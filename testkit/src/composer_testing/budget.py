@@ -5,7 +5,27 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+from collections.abc import Mapping
 from pathlib import Path
+
+BUDGETS: Mapping[str, int] = {
+    "tool": 25,
+    "sandbox": 120,
+    "sampler": 90,
+    "reward": 25,
+    "kernel": 45,
+    "task": 95,
+    "model": 95,
+    "renderer": 95,
+    "algorithm": 40,
+    "trainer": 120,
+    "executor": 70,
+    "context": 45,
+    "tracker": 40,
+    "store": 60,
+}
+"""Kind -> `author_lines` of the smallest plugin that is worth having, at most. Tool, reward, algorithm and sandbox are
+promises to authors; the others hold what `composer-run new` writes."""
 
 
 def logical_lines(path: Path) -> int:

@@ -40,14 +40,17 @@ EXAMPLES: Mapping[str, str] = {
     "store": "sqlite",
 }
 """Every kind, with a name under which its template reads as what it does."""
+KINDS: Mapping[str, str] = {f"{kind}{'es' if kind.endswith('x') else 's'}": kind for kind in EXAMPLES}
+"""A kind as hooks, docs and `plugins --kind` call it -> as it is called here; either may be given."""
 
 
-@click.command(name="new", epilog=f"Kinds: {', '.join(EXAMPLES)}.")
+@click.command(name="new", epilog=f"Kinds, in either number: {', '.join(EXAMPLES)}.")
 @click.argument("kind")
 @click.argument("name")
 @click.option("--into", type=click.Path(path_type=Path), help="Folder to write; default ./composer-plugin-NAME.")
 def command(kind: str, name: str, into: Path | None) -> None:
     """Write the plugin NAME with a component of KIND: code, README and the kind's contract test."""
+    kind = KINDS.get(kind, kind)
     check_kind(kind)
     check_name(name)
     folder = into or Path(f"composer-plugin-{name}")
