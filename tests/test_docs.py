@@ -1,8 +1,9 @@
-"""What the documentation shows works: every page is a session, run from top to bottom, and the site builds offline.
+"""README and documentation show what works: every page is a session, run from top to bottom; the site builds offline.
 
 In a page, a block with a title is written to a file of that name, a `python` block is executed and a `sh` block is run,
 in the page's order and in one working folder that holds `examples`. What cannot be run stands behind a comment
-`<!-- not run: reason -->`; its commands must exist, with their options, all the same.
+`<!-- not run: reason -->`; its commands must exist, with their options, all the same. `pyi` blocks are definitions of
+core, made by `tools/docs.py`.
 """
 
 import ast
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+import types
 import venv
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +25,15 @@ from typing import NamedTuple
 import attrs
 import pytest
 
-from composer_core import config, hookspecs
+from composer_core import config, hookspecs, protocols
 from composer_core.cli import COMMANDS, OFFERED
+from composer_core.config import load
+from composer_core.plugins import Candidate, Plugins
 from composer_core.records import SPECS
+from composer_core.tensors import kernels, policy
 from composer_core.types import Limits
+from composer_testing.budget import BUDGETS
+from composer_testing.new import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -59,7 +66,14 @@ def blocks_of(page: str) -> list[Block]:
 
 
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-SESSIONS = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
+README = "../README.md"
+PROTOCOLS = [
+    one
+    for module in (protocols, policy, kernels)
+    for one in vars(module).values()
+    if getattr(one, "_is_protocol", False) and one.__module__ == module.__name__
+]
+SESSIONS = [page for page in [README, *PAGES] if any(block.runs for block in blocks_of(page))]
 
 
 # --- pages as sessions --------------------------------------------------------------------------------------------
@@ -107,7 +121,7 @@ def test_a_page_runs_from_top_to_bottom(page, folder, shell):
             assert found.returncode == 0, f"{block.code}\n{found.stdout}\n{found.stderr}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [README, *PAGES])
 def test_every_command_shown_exists_with_its_options(page, composer_run):
     for block in blocks_of(page):
         for line in block.code.replace("\\\n", " ").splitlines() if block.language == "sh" else ():
@@ -172,16 +186,55 @@ def test_the_help_of_every_command_is_what_it_prints(composer_run):
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_every_kind_has_a_page_with_its_contract_template_and_suite(kind):
+def test_every_kind_has_a_page_with_its_contract_budget_template_and_suite(kind):
     page = text_of(f"kinds/{kind}.md")
     assert [heading for heading in re.findall(r"^## (.*)$", page, re.MULTILINE) if heading in SECTIONS] == [*SECTIONS]
     hook = next(name for name, of in hookspecs.REGISTRATION_HOOKS.items() if of == kind)
-    assert f"::: composer_core.hookspecs.{hook}\n" in page
-    assert f"::: composer_core.records.{SPECS[kind].__name__}\n" in page
+    assert f"(../hooks.md#{hook})" in page
+    assert f"class {SPECS[kind].__name__}(Spec):" in page
+    assert f"At most {BUDGETS[KINDS[kind]]} logical lines" in page
     suites = re.findall(r"composer_testing\.contracts\.(\w+)\.(\w+)", page)
     assert suites
     for module, name in suites:
         assert f"class {name}" in (ROOT / f"testkit/src/composer_testing/contracts/{module}.py").read_text()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda one: one.__name__)
+def test_every_protocol_is_shown_in_the_markdown_with_its_methods_and_what_they_do(protocol):
+    pages = "\n".join(text_of(page) for page in PAGES if page.startswith("kinds/"))
+    methods = {name: one for name, one in vars(protocol).items() if inspect.isfunction(one) and name in vars(protocol)}
+    methods = {name: one for name, one in methods.items() if name == "__call__" or not name.startswith("_")}
+    rows = [row for row in pages.splitlines() if row.endswith("|") and f"| `{protocol.__name__}` |" in row]
+    if rows:
+        for name, one in methods.items():
+            mark = "async " if inspect.iscoroutinefunction(one) else ""
+            assert any(f"`{mark}{name}(" in row for row in rows)
+        return
+    (shown,) = set(re.findall(rf"^class {protocol.__name__}\(Protocol\):\n(?:(?: .*)?\n)+", pages, re.MULTILINE))
+    for name, one in methods.items():
+        mark = "async " if inspect.iscoroutinefunction(one) else ""
+        assert re.search(
+            rf'^    {mark}def {name}\((?:.*\n)(?:^     .*\n|^    \).*\n)*?^        """\w', shown, re.MULTILINE
+        )
+
+
+def test_every_optional_protocol_stands_beside_the_capability_that_declares_it():
+    page = text_of("kinds/sandboxes.md")
+    optional = [one for one in PROTOCOLS if getattr(one, "_is_runtime_protocol", False)]
+    assert len(optional) >= 7
+    for one in optional:
+        assert re.search(rf"^\| `sandbox\.[a-z.]+` \| .* \| `{one.__name__}` \| `async ", page, re.MULTILINE)
+
+
+def test_a_protocols_method_without_a_meaning_is_refused(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    source = runpy.run_path(str(ROOT / "tools/docs_source.py"))
+    monkeypatch.delitem(source["MEANINGS"], "Forks.fork")
+    with pytest.raises(ValueError, match=r"'Forks\.fork': say in a sentence"):
+        source["stub"]("protocols.Forks")
+    monkeypatch.setitem(source["MEANINGS"], "SandboxProvider.probe", "Said twice.")
+    with pytest.raises(ValueError, match=r"'SandboxProvider\.probe': delete it"):
+        source["stub"]("protocols.SandboxProvider")
 
 
 def test_every_contract_suite_is_named_on_the_page_of_a_kind():
@@ -191,13 +244,37 @@ def test_every_contract_suite_is_named_on_the_page_of_a_kind():
             assert f"composer_testing.contracts.{path.stem}.{name}`" in pages, name
 
 
-def test_every_hook_is_shown_with_its_arguments():
+HOOKS = [name for name in vars(hookspecs) if name.startswith("composer_")]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_is_shown_with_its_arguments_and_an_example_that_works(name, capsys):
+    page = text_of("hooks.md")
+    arguments = [
+        f"{one.name}: {one.annotation}" for one in inspect.signature(getattr(hookspecs, name)).parameters.values()
+    ]
+    assert f"`{name}({', '.join(arguments)}) -> " in page
+    example = re.search(rf"^### {name}\n.*?^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    module = types.ModuleType("shown")
+    exec(example[1], vars(module))
+    plugins = Plugins()
+    plugins.register(Candidate("shown", "shown", "composer-plugin-shown", "1"), module)
+    if name in hookspecs.REGISTRATION_HOOKS:
+        assert plugins.loaded[0].components
+    elif name == "composer_check":
+        runs = [load(ROOT / "examples/fakes/run.toml", [f"seed={seed}"]) for seed in (1, -1)]
+        assert [len(plugins.check(hookspecs.RunView(run, {}))) for run in runs] == [0, 1]
+    else:
+        plugins.process_start(hookspecs.ProcessView("controller", 0, "run", ROOT))
+        assert capsys.readouterr().out == "controller 0\n"
+
+
+def test_the_budget_of_every_kind_stands_in_one_table():
     page = text_of("plugins.md")
-    for name in [name for name in vars(hookspecs) if name.startswith("composer_")]:
-        arguments = [
-            f"{one.name}: {one.annotation}" for one in inspect.signature(getattr(hookspecs, name)).parameters.values()
-        ]
-        assert f"`{name}({', '.join(arguments)}) -> " in page
+    for kind in SPECS:
+        assert re.search(
+            rf"^\| \[{kind}\]\(kinds/{kind}.md\) \| .* \| {BUDGETS[KINDS[kind]]} \| \d+ \|$", page, re.MULTILINE
+        )
 
 
 def test_every_component_and_command_of_ours_is_in_the_directory(composer_run):
@@ -225,6 +302,26 @@ def test_the_architectures_listed_are_those_that_can_be_driven():
     assert set(re.findall(r"^\| `(\w+)` \| (?:dense|mixture)", text_of("bring-a-model.md"), re.MULTILINE)) == known
 
 
+# --- as Markdown, where nothing is built ----------------------------------------------------------------------------
+
+
+def headings_of(page: str) -> set[str]:
+    """Anchors as a code host makes them."""
+    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    found = [re.sub(r"[^\w\- ]", "", title.lower()) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {title.strip().replace(" ", "-") for title in found}
+
+
+@pytest.mark.parametrize("page", [README, *PAGES])
+def test_every_page_reads_without_the_site(page):
+    assert not re.findall(r"^:::", text_of(page), re.MULTILINE), "a directive that only a site builder understands"
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", text_of(page)):
+        path = (DOCS / page).parent / target if target else DOCS / page
+        assert path.exists(), target
+        if anchor and path.suffix == ".md":
+            assert anchor in headings_of(os.path.relpath(path, DOCS)), f"{target}#{anchor}"
+
+
 # --- the site -----------------------------------------------------------------------------------------------------
 
 
@@ -245,11 +342,3 @@ def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site):
         assert not EXTERNAL.findall(path.read_text(encoding="utf-8")), path
     for path in site.rglob("*.css"):
         assert not re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", path.read_text(encoding="utf-8")), path
-
-
-@pytest.mark.parametrize("kind", SPECS)
-def test_the_page_of_a_kind_shows_its_record_and_hook(site, kind):
-    page = (site / f"kinds/{kind}.html").read_text(encoding="utf-8")
-    hook = next(name for name, of in hookspecs.REGISTRATION_HOOKS.items() if of == kind)
-    for name in (f"composer_core.hookspecs.{hook}", f"composer_core.records.{SPECS[kind].__name__}"):
-        assert f'id="{name}"' in page
