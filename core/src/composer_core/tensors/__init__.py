@@ -2,7 +2,7 @@
 
 `policy` says what a policy network must do, `kernels` gives one Protocol per kernel op, `logprobs` is the one
 implementation of token log-probabilities that sampler and trainer share, `convert` and `noise` bridge to core's
-columns and counter-based noise.
+columns and counter-based noise, `threads` keeps a process to one team of helpers.
 """
 
 from composer_core.tensors.convert import to_column, to_tensor
@@ -11,6 +11,7 @@ from composer_core.tensors.logprobs import token_logprobs
 from composer_core.tensors.noise import signed, uniform
 from composer_core.tensors.objective import ObjectiveInputs
 from composer_core.tensors.policy import KVCache, PolicyModel, PolicyOutput, RouteShape
+from composer_core.tensors.threads import one_thread
 
 __all__ = [
     "Experts",
@@ -19,6 +20,7 @@ __all__ = [
     "PolicyModel",
     "PolicyOutput",
     "RouteShape",
+    "one_thread",
     "signed",
     "to_column",
     "to_tensor",

@@ -51,7 +51,7 @@ def weight_bytes(policy: HFPolicy) -> int:
 def cached_bytes(policy: HFPolicy) -> float:
     """Of one token."""
     cache = policy.new_cache(3, 40)
-    return sum(tensor.nbytes / tensor.shape[0] / tensor.shape[2] for tensor in (*cache.keys, *cache.values))
+    return sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)) / (cache.rows * cache.values[0].shape[2])
 
 
 def kept_bytes(policy: HFPolicy, rows: int = 4, tokens: int = 96) -> float:

@@ -53,7 +53,7 @@ def attend(
     else:
         out_BHTW = scaled_dot_product_attention(
             query,
-            key,
+            key.contiguous(),  # a cache may hold keys transposed, which only the slow kernel reads
             value,
             attn_mask=attention_mask,
             dropout_p=dropout,

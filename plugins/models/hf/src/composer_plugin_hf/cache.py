@@ -4,8 +4,10 @@ Legend: R rows, B rows of one forward pass, H key/value heads, C capacity, S pos
 W head width. transformers' own static cache holds one length for a whole batch; here each row has its own past, so
 rows that are at different places decode together, and a row's entries stay where they are between turns.
 
-What a layer stores is up to the architecture: keys and values of equal width, or the two latents of MLA. When the rows
-of a pass are neighbors, attention reads them in place; otherwise they are gathered (measured 3 to 4 times slower).
+Keys are stored transposed, [R, H, W, C]: the product of one query with all of them then runs along neighbors, which
+takes a fifth to a third less time at 96 rows. What a layer stores is up to the architecture: keys and values of equal
+width, or the two latents of MLA. When the rows of a pass are neighbors, attention reads them in place; otherwise they
+are gathered (measured 3 to 4 times slower).
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.window: Window | None = None
         length = round_up(capacity + 1, BUCKET)
         new = like.new_zeros
-        self.keys = [new(rows, layer.key_heads, length, layer.key_width) for layer in layers]
+        self.keys = [new(rows, layer.key_heads, layer.key_width, length) for layer in layers]
         self.values = [new(rows, layer.value_heads, length, layer.value_width) for layer in layers]
 
     def place(self, slots_B: torch.Tensor, past_B: torch.Tensor, lengths_B: torch.Tensor, new_tokens: int) -> Window:
@@ -73,7 +75,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         positions_BT = past_B[:, None] + step_T
         if new_tokens > 1:
             positions_BT = torch.where(step_T < lengths_B[:, None], positions_BT, self.capacity)
-        length = self.keys[0].shape[2]
+        length = self.keys[0].shape[3]
         longest = int(past_B.masked_fill(lengths_B == 0, 0).max()) + new_tokens
         seen = length if self.fixed else min(length, round_up(longest, BUCKET))
         rows = slice(first, first + count) if neighbors else slots_B
@@ -86,11 +88,11 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Store [B, H, T, W] new entries; returns [B, H, S, W] of each row."""
         window = self.window
         assert window is not None, "place() opens the window of a pass"
-        pair = []
-        for store, states in ((self.keys[layer_idx], key_states), (self.values[layer_idx], value_states)):
-            store[window.slots_B1, :, window.positions_BT] = states.transpose(1, 2)
-            pair.append(store[window.rows, :, : window.seen])
-        return pair[0], pair[1]
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        keys[window.slots_B1, :, :, window.positions_BT] = key_states.transpose(1, 2)
+        values[window.slots_B1, :, window.positions_BT] = value_states.transpose(1, 2)
+        keys_BHSW = keys[window.rows, :, :, : window.seen].transpose(2, 3)
+        return keys_BHSW, values[window.rows, :, : window.seen]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Rows have lengths of their own; the adapter gives positions and masks explicitly."""
@@ -98,5 +100,6 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def copy(self, source: int, targets: list[int], tokens: int) -> None:
         """Copy the first `tokens` entries of row `source` over those of `targets`."""
-        for store in (*self.keys, *self.values):
-            store[targets, :, :tokens] = store[source, :, :tokens]
+        for keys, values in zip(self.keys, self.values, strict=True):
+            keys[targets, :, :, :tokens] = keys[source, :, :, :tokens]
+            values[targets, :, :tokens] = values[source, :, :tokens]

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3MoeConfig, Qwen3
 
 from composer_core import BuildContext
 from composer_core.errors import ConfigError
+from composer_core.tensors import one_thread
 from composer_plugin_hf import architectures
 from composer_plugin_hf.config import CausalLMConfig, TinyMoeConfig
 from composer_plugin_hf.policy import HFPolicy
@@ -50,7 +51,7 @@ def qwen3_moe_config(config: TinyMoeConfig) -> Qwen3MoeConfig:
 
 def build_tiny_moe(config: TinyMoeConfig, build: BuildContext) -> HFPolicy:
     """A Qwen3-MoE with weights drawn from the run's seed; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(build.seed)
         causal_lm = Qwen3MoeForCausalLM(qwen3_moe_config(config))
     return HFPolicy(causal_lm, _kernel(build, config.experts.kernel), build.deterministic)
@@ -69,12 +70,12 @@ def build_causal_lm(config: CausalLMConfig, build: BuildContext) -> HFPolicy:
     dtype = getattr(torch, config.dtype)
     shape = AutoConfig.from_pretrained(folder, local_files_only=True)
     architectures.check(shape)
-    if config.random_weights:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(build.seed)
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(build.seed)
+        if config.random_weights:
             causal_lm = AutoModelForCausalLM.from_config(shape, dtype=dtype)
-    else:
-        causal_lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        else:
+            causal_lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
     return HFPolicy(causal_lm, _kernel(build, config.experts.kernel), build.deterministic)
 
 

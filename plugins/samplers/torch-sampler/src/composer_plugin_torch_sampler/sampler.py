@@ -20,7 +20,7 @@ from safetensors.torch import load as load_safetensors
 
 from composer_core import BuildContext
 from composer_core.errors import SamplerError, StoreError
-from composer_core.tensors import PolicyModel
+from composer_core.tensors import PolicyModel, one_thread
 from composer_core.types import Completion, GenerateRequest, GenerateSettings, WeightsRef
 from composer_plugin_torch_sampler.config import ContinuousConfig
 from composer_plugin_torch_sampler.engine import Engine
@@ -183,5 +183,5 @@ def _copy(policy: PolicyModel, weights: WeightsRef, path: Path) -> None:
     found = hashlib.sha256(data).hexdigest()
     if weights.sha256 and found != weights.sha256:
         raise StoreError(f"weights of version {weights.version} are damaged", expected=weights.sha256, found=found)
-    torch.set_num_threads(1)  # of this helper thread: it must not leave a team behind either
-    policy.load_state_dict(load_safetensors(data))
+    with one_thread():
+        policy.load_state_dict(load_safetensors(data))
