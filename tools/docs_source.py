@@ -43,12 +43,6 @@ def module_of(name: str) -> tuple[list[str], dict[str, Definition]]:
     return text.splitlines(), {node.name: node for node in nodes if not node.name.startswith("_")}
 
 
-def is_protocol(name: str) -> bool:
-    module, _, last = name.rpartition(".")
-    node = module_of(module)[1][last]
-    return isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases)
-
-
 def methods_of(name: str) -> dict[str, str]:
     """Method -> signature on one line, "async" first where it is a coroutine."""
     module, _, last = name.rpartition(".")
@@ -153,3 +147,7 @@ def cut(node: ast.expr, lines: list[str]) -> str:
 def source(node: ast.stmt, lines: list[str]) -> str:
     """Whole lines."""
     return "\n".join(lines[node.lineno - 1 : node.end_lineno])
+
+
+def fence(header: str, text: str) -> str:
+    return f"```{header}\n{text.strip(chr(10))}\n```"
