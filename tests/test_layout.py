@@ -46,7 +46,7 @@ def test_importing_it_loads_nothing_heavy(statement):
 
 @pytest.mark.parametrize("argument", ["--help", "plugins", "doctor", "check"])
 def test_a_command_loads_nothing_heavy(argument, root):
-    args = [argument] if argument != "check" else ["check", str(root / "examples/quickstart/run.toml")]
+    args = [argument] if argument != "check" else ["check", str(root / "examples/fakes/run.toml")]
     run = f"from composer_core.cli import main\ntry: main({args!r})\nexcept SystemExit as e: assert not e.code, e.code"
     code = f"import sys\n{run}\nprint()\nprint(*(m for m in {HEAVY!r} if m in sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from composer_core.assembly import Assembly
+from composer_core.checking import problems_of
 from composer_core.cli import main
 from composer_core.commands.train import train
 from composer_core.config import load
@@ -225,6 +226,35 @@ def test_while_resolving(install, tmp_path, kind, factory):
         built.trackers() if kind == "trackers" else built.get({"models": "tokenizer"}.get(kind, kind))
     assert BROKEN_FACTORIES[factory] in str(caught.value)
     assert f"mine/{name} of {WHOSE}" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", sorted(COMPONENTS))
+def test_what_an_implementation_lacks_is_found_before_anything_is_built(install, tmp_path, kind):
+    fields = ", ".join(f"{field}='mine_parts:part'" for field in FACTORY_FIELDS.get(kind, ["factory"]))
+    name = "write" if kind == "tools" else "part"
+    install(
+        hook(kind, f"{SPEC_OF[kind]}(name={name!r}, {MORE.get(kind, '')}{fields})"),
+        mine_parts="import no_such_library.deep\ndef part(): pass\n",
+    )
+    chosen = assembly(tmp_path, choice(kind).replace(", count=12", ""))
+    (problem,) = set(problems_of(chosen, loaded()))
+    assert f"mine/{name} of {WHOSE}" in problem.message
+    assert "No module named 'no_such_library'" in problem.message
+    assert problem.fix.startswith("pip install no_such_library, or whatever brings the module")
+    assert problem.where.split("[")[0] == choice(kind).split(".use")[0].split("=")[0]
+
+
+def test_several_implementations_that_cannot_be_imported_are_told_together(install, tmp_path):
+    install(
+        hook("stores", "StoreSpec(name='part', factory='mine_parts:part')")
+        + hook("contexts", "ContextSpec(name='part', factory='mine_parts:nothing')"),
+        mine_parts="def part(): raise OSError('only when it is called')\n",
+        mine_broken="raise OSError('no driver')\n",
+    )
+    chosen = assembly(tmp_path, "store.use='mine/part'", "context.use='mine/part'")
+    assert [(one.where, "does not exist" in one.message) for one in problems_of(chosen, loaded())] == [
+        ("context", True)
+    ]
 
 
 # --- in a call ----------------------------------------------------------------------------------------------------

@@ -91,6 +91,49 @@ def test_another_api_is_refused_with_both_numbers():
     assert "COMPOSER_API = 99" in str(caught.value)
 
 
+def test_a_module_that_names_no_api_is_told_what_to_write():
+    made = module()
+    del made.COMPOSER_API
+    with pytest.raises(PluginError, match="does not say for which API") as caught:
+        Plugins().register(candidate(), made)
+    assert "fix:      write COMPOSER_API = 1 at the top of its hook module" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (lambda: shout, "<function shout"),
+        (lambda: ToolSpec.of(shout), "ToolSpec("),
+        (lambda: None, "None"),
+        (lambda: [shout], "<function shout"),
+    ],
+    ids=["a function", "a lone record", "nothing", "a list of functions"],
+)
+def test_a_hook_that_gives_no_records_is_told_what_to_yield(given, found):
+    with pytest.raises(PluginError, match=r"demo .*(no records|where tools are registered)") as caught:
+        Plugins().register(candidate(), module(composer_tools=given))
+    text = str(caught.value)
+    assert found in text
+    assert "composer-plugin-demo 1.2.3" in text
+    assert "yield ToolSpec.of(...), as in the example of hookspecs.composer_tools" in text
+
+
+def test_a_hook_that_yields_a_record_of_another_kind_is_told_its_hook():
+    with pytest.raises(PluginError, match="yield it from the hook composer_rewards"):
+        Plugins().register(candidate(), module(composer_tools=lambda: [RewardSpec(name="r", function=len)]))
+
+
+def test_a_library_that_a_hook_module_lacks_is_to_be_installed(tmp_path, monkeypatch):
+    (tmp_path / "lacking_hooks.py").write_text("import no_such_library")
+    (tmp_path / "torn_hooks.py").write_text("import torn_hooks.parts")
+    monkeypatch.syspath_prepend(tmp_path)
+    fixes = {"lacking": "fix:      pip install no_such_library, or", "torn": "--force-reinstall composer-plugin-torn"}
+    for name, fix in fixes.items():
+        with pytest.raises(PluginError, match="could not be imported") as caught:
+            Plugins().load([Candidate(name, f"{name}_hooks", f"composer-plugin-{name}", "0.1")])
+        assert fix in str(caught.value)
+
+
 def test_a_misspelt_hook_is_refused_with_a_suggestion():
     with pytest.raises(PluginError, match="composer_tool") as caught:
         Plugins().register(candidate(), module(composer_tool=tools))
@@ -145,6 +188,12 @@ def test_an_unknown_plugin_is_refused_with_a_suggestion():
     with pytest.raises(PluginError, match="not installed") as caught:
         select(["fakez"])
     assert "did you mean 'fakes'" in str(caught.value)
+
+
+def test_all_plugins_that_are_not_installed_are_told_at_once():
+    with pytest.raises(PluginError, match="'fakez' and 'drilz' is not installed") as caught:
+        select(["fakez", "core", "drilz"])
+    assert "'fakez': did you mean 'fakes'?; 'drilz': did you mean 'drills'?" in str(caught.value)
 
 
 def test_only_named_plugins_are_selected_and_blocking_wins():

@@ -17,45 +17,28 @@ from typing import Any
 import attrs
 from attrs import Factory, define, field
 
-from composer_core.config import Component, RewardChoice, RlStage, RunConfig, limits_for, settings_for, to_data
+from composer_core.choices import SINGLE, Choices, Chosen
+from composer_core.config import RlStage, RunConfig, to_data
 from composer_core.edge import Edge
 from composer_core.episode import EpisodeParts
-from composer_core.errors import ComposerError, ConfigError, boundary, did_you_mean
+from composer_core.errors import ComposerError, ConfigError, boundary
 from composer_core.events import Event, PluginFailed
 from composer_core.harness import Harness
-from composer_core.hookspecs import RunView
 from composer_core.protocols import Algorithm, BuildContext
 from composer_core.records import (
     AlgorithmSpec,
     KernelSpec,
     ModelSpec,
-    NoConfig,
     RendererSpec,
     RewardSpec,
     SandboxSpec,
     ToolSpec,
-    TrainerSpec,
     resolve,
 )
 from composer_core.registry import Entry, Registry
 from composer_core.sandbox import Sandboxes
 from composer_core.scoring import Reward
 from composer_core.toolbox import Tool, Toolbox
-from composer_core.types import Limits
-
-SINGLE = {
-    "tasks": "tasks",
-    "models": "model",
-    "renderers": "renderer",
-    "samplers": "sampler",
-    "trainers": "trainer",
-    "sandboxes": "sandbox",
-    "algorithms": "algorithm",
-    "executors": "executor",
-    "contexts": "context",
-    "stores": "store",
-}
-"""Kinds of which a run chooses one, and the key of the run file that chooses it."""
 
 
 @define
@@ -66,71 +49,13 @@ class Assembly:
     registry: Registry
     run_dir: Path
     emit: Callable[[Event], None] = lambda event: None
+    choices: Choices = field(init=False)
+    """What is built here."""
     _built: dict[str, Any] = Factory(dict)
     _order: list[tuple[Entry, Any]] = field(factory=list)
 
-    # --- choices, without building ---
-
-    def entry(self, kind: str) -> Entry | None:
-        """The chosen component of a kind."""
-        choice = self.choice(kind)
-        return self.registry.find(kind, choice.use, where=f"{SINGLE[kind]}.use") if choice else None
-
-    def choice(self, kind: str) -> Component | None:
-        found: Component | None = getattr(self.config, SINGLE[kind])
-        return found
-
-    def settings(self, kind: str) -> Any:
-        """The chosen component's settings as its config class."""
-        choice, entry = self.choice(kind), self.entry(kind)
-        if choice is None or entry is None:
-            raise ConfigError(f"this run chooses no {SINGLE[kind]}", where=f"{SINGLE[kind]}.use")
-        return settings_for(entry.spec.config, choice.settings, SINGLE[kind])
-
-    def view(self) -> RunView:
-        """Everything chosen, with structured settings: what `composer_check` hooks see.
-
-        Raises:
-            ConfigError: a choice or a setting does not fit.
-        """
-        chosen: dict[str, tuple[tuple[str, Any], ...]] = {}
-        for kind in SINGLE:
-            entry = self.entry(kind)
-            if entry:
-                chosen[kind] = ((entry.id, self.settings(kind)),)
-        chosen["tools"] = tuple((tool.id, tool.config) for tool in self._tool_choices())
-        chosen["rewards"] = tuple((entry.id, config) for _, entry, config in self._reward_choices())
-        chosen["trackers"] = tuple((entry.id, config) for entry, config in self.tracker_choices())
-        for name, choice in self.config.samplers.items():
-            entry = self.registry.find("samplers", choice.use, where=f"samplers.{name}.use")
-            settings_for(entry.spec.config, choice.settings, f"samplers.{name}")
-        self.stage_settings()
-        limits_for(Limits(), self.config.limits)
-        kernel = self._kernel_entry()
-        if kernel:
-            chosen["kernels"] = ((kernel.id, kernel.spec.config()),)
-        records = {kind: ((entry.id, entry.spec),) for kind in SINGLE if (entry := self.entry(kind))}
-        return RunView(self.config, chosen, records)
-
-    def stage_settings(self) -> list[Any]:
-        """The trainer's settings of every stage."""
-        entry = self.entry("trainers")
-        spec = entry.spec if entry else None
-        cls = spec.stage_config if isinstance(spec, TrainerSpec) else NoConfig
-        names = [choice.stage.name for choice in self.config.stages]
-        if len(set(names)) != len(names):
-            raise ConfigError("two stages have one name", where="stages", found=", ".join(names))
-        sets = [set_.name for set_ in self.config.evaluations]
-        if len(set(sets)) != len(sets):
-            raise ConfigError("two evaluations have one name", where="evaluations", found=", ".join(sets))
-        for choice in self.config.stages:
-            own = {field.name for kind in (type(choice.stage), cls) for field in attrs.fields(kind)}
-            for key in sorted(set(choice.settings) - own):
-                where = f"stages.{choice.stage.name}"
-                raise ConfigError(f"unknown key {key}", where=where, fix=did_you_mean(key, own))
-        return [settings_for(cls, choice.settings, f"stages.{choice.stage.name}") for choice in self.config.stages]
-
-    # --- building ---
+    def __attrs_post_init__(self) -> None:
+        self.choices = Choices(self.config, self.registry)
 
     def build_context(self) -> BuildContext:
         return BuildContext(
@@ -142,7 +67,7 @@ class Assembly:
         )
 
     def _shared_settings(self) -> dict[str, Any]:
-        renderer = self.entry("renderers")
+        renderer = self.choices.entry("renderers")
         rl = [choice.stage for choice in self.config.stages if isinstance(choice.stage, RlStage)]
         special = renderer.spec.special_tokens if renderer and isinstance(renderer.spec, RendererSpec) else ()
         return {
@@ -173,149 +98,115 @@ class Assembly:
             self._built[kind] = makers.get(kind, partial(self._single, kind))()
         return self._built[kind]
 
-    def _make(self, entry: Entry, config: Any, factory: Any, *, closes: bool = True) -> Any:
-        with boundary(entry.spec.kind, entry.id):
-            made = resolve(factory)(config, self.build_context())
+    def _make(self, one: Chosen, factory: Any, *, closes: bool = True) -> Any:
+        with boundary(one.entry.spec.kind, one.entry.id):
+            made = resolve(factory)(one.settings, self.build_context())
         if closes:
-            self._order.append((entry, made))
+            self._order.append((one.entry, made))
         return made
 
-    def _edge(self, entry: Entry, config: Any, factory: Any) -> Edge:
-        return Edge(self._make(entry, config, factory), entry.spec.kind, entry.id)
+    def _edge(self, one: Chosen, factory: Any) -> Edge:
+        return Edge(self._make(one, factory), one.entry.spec.kind, one.entry.id)
 
     def _single(self, kind: str) -> Any:
-        entry, config = self.entry(kind), self.settings(kind)
-        assert entry is not None
-        spec: Any = entry.spec
-        return self._edge(entry, config, spec.factory)
+        one = self.choices.one(kind)
+        return self._edge(one, one.entry.spec.factory)  # type: ignore[attr-defined]
+
+    def _model(self) -> tuple[Chosen, ModelSpec]:
+        one = self.choices.one("models")
+        assert isinstance(one.entry.spec, ModelSpec)
+        return one, one.entry.spec
 
     def _tokenizer(self) -> Any:
-        entry, config = self.entry("models"), self.settings("models")
-        assert entry is not None and isinstance(entry.spec, ModelSpec)
-        return self._edge(entry, config, entry.spec.tokenizer)
+        one, spec = self._model()
+        return self._edge(one, spec.tokenizer)
 
     def _policy(self) -> Any:
-        entry, config = self.entry("models"), self.settings("models")
-        assert entry is not None and isinstance(entry.spec, ModelSpec)
-        with boundary("models", entry.id):
-            return resolve(entry.spec.policy)(config, self.build_context())
+        one, spec = self._model()
+        return self._make(one, spec.policy, closes=False)
 
     def export_model(self, weights: Path, folder: Path) -> bool:
         """Write published weights in the model's own layout; False if the model has none."""
-        entry = self.entry("models")
-        assert entry is not None and isinstance(entry.spec, ModelSpec)
-        if entry.spec.export is None:
+        one, spec = self._model()
+        if spec.export is None:
             return False
-        with boundary("models", entry.id):
-            resolve(entry.spec.export)(self.settings("models"), self.build_context(), weights, folder)
+        with boundary("models", one.entry.id):
+            resolve(spec.export)(one.settings, self.build_context(), weights, folder)
         return True
 
-    def _kernel_entry(self) -> Entry | None:
-        """The kernel that the model's settings name."""
-        experts = getattr(self.settings("models"), "experts", None) if self.entry("models") else None
-        name = getattr(experts, "kernel", None)
-        return self.registry.find("kernels", name, where="model.experts.kernel") if name else None
-
     def _kernel(self) -> Any:
-        entry = self._kernel_entry()
+        entry = self.choices.kernel()
         if entry is None:
             return None
         assert isinstance(entry.spec, KernelSpec)
-        return self._make(entry, entry.spec.config(), entry.spec.factory)
+        return self._make(Chosen("kernels", entry, entry.spec.config()), entry.spec.factory)
 
     def _algorithm(self) -> Algorithm | None:
-        entry = self.entry("algorithms")
-        if entry is None:
+        if self.choices.entry("algorithms") is None:
             return None
-        spec = entry.spec
+        one = self.choices.one("algorithms")
+        spec = one.entry.spec
         assert isinstance(spec, AlgorithmSpec)
-        with boundary("algorithms", entry.id):
+        with boundary("algorithms", one.entry.id):
             advantage, objective = resolve(spec.advantage), resolve(spec.objective)
-        return Algorithm(entry.id, advantage, objective, self.settings("algorithms"), spec.needs)
+        return Algorithm(one.entry.id, advantage, objective, one.settings, spec.needs)
 
     def _samplers(self) -> dict[str, Any]:
-        made = {"policy": self._single("samplers")}
-        for name, choice in self.config.samplers.items():
-            entry = self.registry.find("samplers", choice.use, where=f"samplers.{name}.use")
-            config: Any = settings_for(entry.spec.config, choice.settings, f"samplers.{name}")
-            made[name] = self._edge(entry, config, entry.spec.factory)  # type: ignore[attr-defined]
-        return made
+        """By the names that stages and evaluations call them: "policy", and the keys of [samplers]."""
+        found = self.choices.chosen("samplers")
+        return {_sampler_name(one): self._edge(one, one.entry.spec.factory) for one in found}  # type: ignore[attr-defined]
 
     def _sandboxes(self) -> Sandboxes:
-        entry = self.entry("sandboxes")
-        assert entry is not None and isinstance(entry.spec, SandboxSpec)
+        one = self.choices.one("sandboxes")
+        assert isinstance(one.entry.spec, SandboxSpec)
         tree_of = self.get("tasks").tree
-        provider = self._make(entry, self.settings("sandboxes"), entry.spec.factory, closes=False)
-        made = Sandboxes(provider, entry.id, tree_of, self.config.sandbox_limits)
-        self._order.append((entry, made))
+        provider = self._make(one, one.entry.spec.factory, closes=False)
+        made = Sandboxes(provider, one.entry.id, tree_of, self.config.sandbox_limits)
+        self._order.append((one.entry, made))
         return made
 
-    # --- tools and rewards ---
-
-    def _tool_choices(self) -> list[Tool]:
+    def _tools(self) -> list[Tool]:
         tools = []
-        entries = [self.registry.find("tools", use, where="tools.use") for use in self.config.tools.use]
-        unknown = set(self.config.tools.settings) - {entry.id for entry in entries}
-        if unknown:
-            raise ConfigError("settings of tools that the run does not use", where="tools.settings", found=str(unknown))
-        for entry in entries:
-            assert isinstance(entry.spec, ToolSpec)
-            given = self.config.tools.settings.get(entry.id, {})
-            config: Any = settings_for(entry.spec.config, given, f'tools.settings."{entry.id}"')
-            with boundary("tools", entry.id):
-                tools.append(Tool.of(entry.id, entry.spec, resolve(entry.spec.function), config))
+        for one in self.choices.chosen("tools"):
+            assert isinstance(one.entry.spec, ToolSpec)
+            with boundary("tools", one.entry.id):
+                function = resolve(one.entry.spec.function)
+                tools.append(Tool.of(one.entry.id, one.entry.spec, function, one.settings))
         return tools
 
     def _toolbox(self) -> Toolbox:
-        tools = self._tool_choices()
+        tools = self._tools()
         named = {tool.spec.name: tool for tool in tools}
         if len(named) != len(tools):
             raise ConfigError("two tools share a name the model would use", where="tools.use")
         return Toolbox(named)
 
-    def _reward_choices(self) -> list[tuple[RewardChoice, Entry, Any]]:
-        chosen: list[tuple[RewardChoice, Entry, Any]] = []
-        for index, choice in enumerate(self.config.rewards):
-            entry = self.registry.find("rewards", choice.use, where=f"rewards[{index}].use")
-            chosen.append((choice, entry, settings_for(entry.spec.config, choice.settings, f"rewards[{index}]")))
-        return chosen
-
     def _rewards(self) -> tuple[Reward, ...]:
         made = []
-        for choice, entry, config in self._reward_choices():
-            assert isinstance(entry.spec, RewardSpec)
+        for one in self.choices.chosen("rewards"):
+            entry, spec = one.entry, one.entry.spec
+            assert isinstance(spec, RewardSpec)
             with boundary("rewards", entry.id):
-                function = resolve(entry.spec.function)
-                reward = Reward(entry.id, entry.version, entry.spec, function, config, float(choice.weight))
+                reward = Reward(entry.id, entry.version, spec, resolve(spec.function), one.settings, one.weight)
                 _ = reward.wants
             made.append(reward)
         return tuple(made)
-
-    def tracker_choices(self) -> list[tuple[Entry, Any]]:
-        chosen: list[tuple[Entry, Any]] = []
-        for index, choice in enumerate(self.config.trackers):
-            entry = self.registry.find("trackers", choice.use, where=f"trackers[{index}].use")
-            chosen.append((entry, settings_for(entry.spec.config, choice.settings, f"trackers[{index}]")))
-        return chosen
 
     def trackers(self) -> dict[str, Any]:
         """Built anew, and closed by `Trackers` on the thread that writes to them."""
         made: dict[str, Any] = {}
         with ExitStack() as stack:  # of the trackers built before one that cannot be
-            for entry, config in self.tracker_choices():
-                factory = entry.spec.factory  # type: ignore[attr-defined]
-                made[entry.id] = self._make(entry, config, factory, closes=False)
-                stack.callback(made[entry.id].close)
+            for one in self.choices.chosen("trackers"):
+                factory = one.entry.spec.factory  # type: ignore[attr-defined]
+                made[one.entry.id] = self._make(one, factory, closes=False)
+                stack.callback(made[one.entry.id].close)
             stack.pop_all()
         return made
 
     def _parts(self) -> EpisodeParts:
         kinds = ("samplers", "renderers", "contexts", "stores")
-        chosen = {kind: entry.id for kind in kinds if (entry := self.entry(kind))}
-        named = {
-            f"samplers/{name}": self.registry.find("samplers", choice.use).id
-            for name, choice in self.config.samplers.items()
-        }
+        ids = {kind: entry.id for kind in kinds if (entry := self.choices.entry(kind))}
+        ids |= {f"samplers/{_sampler_name(one)}": one.entry.id for one in self.choices.chosen("samplers")}
         return EpisodeParts(
             samplers=self.get("samplers"),
             renderer=self.get("renderers"),
@@ -327,24 +218,21 @@ class Assembly:
             emit=self.emit,
             deterministic=self.config.deterministic,
             harness=self.harness(),
-            ids={**chosen, "samplers/policy": chosen.get("samplers", "samplers"), **named},
+            ids=ids,
         )
 
     def harness(self) -> Harness:
         """What the policy of this run sees the world through."""
         tools = tuple(
             {"id": tool.id, **attrs.asdict(tool.schema), "effect": tool.spec.effect, "settings": to_data(tool.config)}
-            for tool in self._tool_choices()
+            for tool in self._tools()
         )
-        chosen = {kind: (self.entry(kind), self.settings(kind)) for kind in ("renderers", "contexts")}
-        parts = {
-            kind: {"id": entry.id, "settings": to_data(config)} for kind, (entry, config) in chosen.items() if entry
-        }
+        renderer, context = (self.choices.one(kind) for kind in ("renderers", "contexts"))
         special = list(self._shared_settings()["special_tokens"])
         return Harness(
             tools,
-            {**parts["renderers"], "special_tokens": special},
-            parts["contexts"],
+            {"id": renderer.entry.id, "settings": to_data(renderer.settings), "special_tokens": special},
+            {"id": context.entry.id, "settings": to_data(context.settings)},
             self.get("tokenizer").fingerprint,
         )
 
@@ -380,3 +268,7 @@ class Assembly:
             error.fields.setdefault("where", "while closing")
             failures.append(error)
             self.emit(PluginFailed(plugin=entry.id, dist=entry.dist, version=entry.version, error=str(error)))
+
+
+def _sampler_name(one: Chosen) -> str:
+    return one.key.partition(".")[2] or "policy"

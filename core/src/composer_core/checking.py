@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from composer_core.assembly import SINGLE, Assembly
+from composer_core.assembly import Assembly
 from composer_core.capabilities import unknown
+from composer_core.choices import SINGLE
 from composer_core.config import PretrainStage, RlStage, RunConfig, SftStage
-from composer_core.errors import CheckError, ConfigError, did_you_mean
+from composer_core.errors import ComposerError, ConfigError, boundary, did_you_mean
 from composer_core.hookspecs import Problem
 from composer_core.plugins import Plugins
+from composer_core.problems import told
 from composer_core.protocols import TaskSet
+from composer_core.records import resolve
 from composer_core.scoring import excess_of_auxiliaries
 
 
@@ -34,22 +37,38 @@ def needs_of(config: RunConfig) -> list[tuple[str, str, str]]:
 
 
 def problems_of(assembly: Assembly, plugins: Plugins) -> list[Problem]:
-    """All problems of a run; configuration that cannot even be structured raises ConfigError instead."""
-    view = assembly.view()
+    """All problems of a run; configuration that cannot even be structured raises ConfigError instead.
+
+    The modules of chosen components are imported, torch with them where a component needs it: a run that could not
+    import one would end where it builds it, which may be after hours.
+    """
     config = assembly.config
+    if unresolved := [*_unresolved(assembly)]:
+        return unresolved
     return [
         *_capabilities(assembly),
         *_samplers(config),
         *_rewards(assembly),
         *_actions(assembly),
         *_moments(config),
-        *plugins.check(view),
+        *plugins.check(assembly.choices.view()),
     ]
+
+
+def _unresolved(assembly: Assembly) -> Iterator[Problem]:
+    for one in assembly.choices.chosen():
+        for factory in one.entry.spec.factories():
+            try:
+                with boundary(one.entry.spec.kind, one.entry.id):
+                    resolve(factory)
+            except ComposerError as error:
+                error.fields.setdefault("where", one.key)
+                yield from told(error)
 
 
 def _capabilities(assembly: Assembly) -> Iterator[Problem]:
     for kind, capability, why in needs_of(assembly.config):
-        entry = assembly.entry(kind)
+        entry = assembly.choices.entry(kind)
         if entry and capability not in entry.spec.capabilities:
             yield Problem(
                 where=f"{SINGLE[kind]}.use",
@@ -165,7 +184,7 @@ def _splits(config: RunConfig, tasks: TaskSet) -> Iterator[Problem]:
 async def probe(assembly: Assembly) -> list[Problem]:
     """Tasks that the built task set does not have, and what the chosen sandbox declares and cannot do here."""
     problems = [*_splits(assembly.config, assembly.get("tasks"))]
-    entry = assembly.entry("sandboxes")
+    entry = assembly.choices.entry("sandboxes")
     if entry is None:
         return problems
     found = await assembly.get("sandboxes").probe()
@@ -173,14 +192,3 @@ async def probe(assembly: Assembly) -> list[Problem]:
         Problem(where="sandbox.use", message=f"{entry.id} cannot offer {name} on this machine")
         for name in sorted(entry.spec.capabilities - found)
     ]
-
-
-def refuse(problems: list[Problem], where: str) -> None:
-    """Raise all problems as one error.
-
-    Raises:
-        CheckError: there is at least one.
-    """
-    if problems:
-        lines = [f"{p.where}: {p.message}" + (f" (fix: {p.fix})" if p.fix else "") for p in problems]
-        raise CheckError(f"{len(problems)} problem{'s' * (len(problems) > 1)} in {where}\n  - " + "\n  - ".join(lines))

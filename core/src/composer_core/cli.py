@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from composer_core.errors import ComposerError, PluginError, PluginFault, RunInterrupted, UserError
+from composer_core.errors import ComposerError, PluginError, PluginFault, RunInterrupted, UserError, pip_fix
 from composer_core.printable import printable
 
 __all__ = ["COMMAND_GROUP", "Options"]
@@ -90,7 +90,7 @@ def _loaded(entry: metadata.EntryPoint) -> click.Command:
         whose = f"{_dist(entry)} {entry.dist.version if entry.dist else ''}".rstrip()
         found = f"{type(error).__name__}: {error}"
         text = f"the command {entry.name!r} could not be imported"
-        raise PluginError(text, who=whose, where=entry.value, found=found) from error
+        raise PluginError(text, who=whose, where=entry.value, found=found, fix=pip_fix(error, entry.value)) from error
     return loaded
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from types import GenericAlias
+from typing import Any, TypeVar, get_args
 
 import attrs
 import cattrs
@@ -21,6 +23,8 @@ from attrs.validators import ge, gt, in_, le, optional
 from cattrs.gen import make_dict_structure_fn
 
 from composer_core.errors import ConfigError, did_you_mean
+from composer_core.hookspecs import Problem
+from composer_core.problems import refuse
 from composer_core.types import Limits
 
 T = TypeVar("T")
@@ -322,15 +326,19 @@ def _descend(target: Any, key: str | int, text: str) -> Any:
         if not isinstance(target, list) or key >= len(target):
             raise ConfigError(f"there is no entry [{key}] to set", where="--set", found=text)
         return target[key]
-    if isinstance(target, list):  # [[stages]] by name: stages.rl.steps=3
-        for entry in target:
-            if isinstance(entry, dict) and entry.get("name", entry.get("kind")) == key:
-                return entry
-        names = [str(entry.get("name", entry.get("kind"))) for entry in target if isinstance(entry, dict)]
-        raise ConfigError(f"no entry named {key!r}", where="--set", found=text, fix=did_you_mean(key, names))
+    if isinstance(target, list):  # [[stages]] by name, [[rewards]] by component: stages.rl.steps=3
+        named = {name: entry for entry in reversed(target) if isinstance(entry, dict) for name in _names(entry)}
+        if key in named:
+            return named[key]
+        raise ConfigError(f"no entry named {key!r}", where="--set", found=text, fix=did_you_mean(key, named))
     if not isinstance(target, dict):
         raise ConfigError(f"{key!r} is below a value that is no table", where="--set", found=text)
     return target.setdefault(key, {})
+
+
+def _names(entry: Mapping[str, Any]) -> list[str]:
+    use = str(entry.get("use", ""))
+    return [name for name in (use, use.partition("/")[2], str(entry.get("name", entry.get("kind", "")))) if name]
 
 
 def _assign(target: Any, key: str | int, value: Any, text: str) -> None:
@@ -341,8 +349,28 @@ def _assign(target: Any, key: str | int, value: Any, text: str) -> None:
 
 
 def structure(data: Mapping[str, Any], where: str = "run") -> RunConfig:
-    """Tables to `RunConfig`, all problems in one message."""
-    return _structure(data, RunConfig, where)
+    """Tables to `RunConfig`.
+
+    Raises:
+        ConfigError: something does not fit; all of it in one message.
+    """
+    return _structure(data, RunConfig, "", where)
+
+
+def sound(data: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:
+    """The configuration without the tables that do not fit, for whoever looks at the others, and what does not fit.
+
+    None where no run is left, or one without its plugins.
+    """
+    try:
+        return _CONVERTER.structure(data, RunConfig), []
+    except MISFITS as error:
+        problems = _misfits(error, "")
+    kept = {a.name for a in attrs.fields(RunConfig)} & data.keys() - {_TABLE.split(one.where)[0] for one in problems}
+    with suppress(*MISFITS):
+        if "plugins" in kept:
+            return _CONVERTER.structure({key: data[key] for key in kept}, RunConfig), problems
+    return None, problems
 
 
 def settings_for(cls: type[T], settings: Mapping[str, Any], where: str) -> T:
@@ -351,7 +379,7 @@ def settings_for(cls: type[T], settings: Mapping[str, Any], where: str) -> T:
     Raises:
         ConfigError: a key is unknown to the component (it would have no effect) or a value does not fit.
     """
-    return _structure(settings, cls, where)
+    return _structure(settings, cls, where, where)
 
 
 def limits_for(limits: Limits, overrides: Mapping[str, Any]) -> Limits:
@@ -378,17 +406,28 @@ def to_data(value: Any) -> Any:
 # --- structuring ----------------------------------------------------------------------------------------------
 
 
-def _structure(data: Mapping[str, Any], cls: type[T], where: str) -> T:
+MISFITS = (cattrs.BaseValidationError, ValueError, TypeError, KeyError)
+_TABLE = re.compile(r"[.\[]")
+
+
+def _structure(data: Mapping[str, Any], cls: type[T], at: str, where: str) -> T:
     try:
         return _CONVERTER.structure(data, cls)
-    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
-        lines = cattrs.transform_error(error, path=where, format_exception=_explain)
-        raise ConfigError("the configuration does not fit", found="; ".join(lines), fix=_suggest(error)) from error
+    except MISFITS as error:
+        refuse(_misfits(error, at), where, ConfigError)
+        raise
+
+
+def _misfits(error: Exception, at: str) -> list[Problem]:
+    """Everything that does not fit, with its place below `at`."""
+    lines = (line.rpartition(" @ ") for line in cattrs.transform_error(error, at, _explain))
+    return [Problem(place.removeprefix("."), message) for message, _, place in lines]
 
 
 def _explain(error: BaseException, hint: type | None) -> str:
     if isinstance(error, cattrs.ForbiddenExtraKeysError):
-        return "unknown key " + ", ".join(sorted(error.extra_fields))
+        known = [a.name for a in attrs.fields(error.cl)]
+        return "; ".join(f"unknown key {key}: {did_you_mean(key, known)}" for key in sorted(error.extra_fields))
     if isinstance(error, KeyError):
         return f"required key {error} is missing"
     if isinstance(error, ConfigError):
@@ -396,16 +435,6 @@ def _explain(error: BaseException, hint: type | None) -> str:
     if type(error) is ValueError and error.args:  # a validator of attrs gives its text, then what it looked at
         return str(error.args[0])
     return str(error) if isinstance(error, ValueError | TypeError) else cattrs.v.format_exception(error, hint)
-
-
-def _suggest(error: BaseException) -> str | None:
-    """Did-you-mean for every unknown key, wherever it sits."""
-    if isinstance(error, cattrs.ForbiddenExtraKeysError):
-        known = [a.name for a in attrs.fields(error.cl)] if attrs.has(error.cl) else []
-        return "; ".join(f"{key}: {did_you_mean(key, known)}" for key in sorted(error.extra_fields))
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(filter(None, map(_suggest, error.exceptions))) or None
-    return None
 
 
 def _strict(cls: type) -> Any:
@@ -446,6 +475,14 @@ def _plain(data: Any, cls: type) -> Any:
     return data
 
 
+def _list(data: Any, cls: Any) -> Any:
+    """A text is no list of its letters."""
+    if not isinstance(data, list | tuple):
+        raise TypeError(f"expected a list, found {data!r}")
+    items: Any = GenericAlias(list, get_args(cls)[0])
+    return tuple(_CONVERTER.structure(data, items))
+
+
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=True)
     for plain in (int, float, str, bool):
@@ -457,6 +494,7 @@ _CONVERTER = _make_converter()
 _CONVERTER.register_structure_hook(Component, _component)
 _CONVERTER.register_structure_hook(RewardChoice, _component)
 _CONVERTER.register_structure_hook(StageChoice, _stage)
+_CONVERTER.register_structure_hook_func(lambda cls: get_args(cls)[1:] == (...,), _list)
 _CONVERTER.register_structure_hook_factory(
     lambda cls: attrs.has(cls) and cls not in (Component, RewardChoice, StageChoice), _strict
 )

@@ -51,6 +51,7 @@ __all__ = [
     "UserError",
     "boundary",
     "did_you_mean",
+    "pip_fix",
     "record_owner",
     "who",
 ]
@@ -252,6 +253,14 @@ class _Boundary(AbstractContextManager[None]):
         elif isinstance(error, Exception):
             text = f"{who(self.plugin)} ({self.kind}) raised {type(error).__name__}: {error}"
             raise PluginFault(text, kind=self.kind, plugin=self.plugin) from error
+
+
+def pip_fix(error: BaseException, asked: str) -> str | None:
+    """The fix where importing the module `asked` failed for want of another distribution; None for other causes."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if not name or name == asked.partition(".")[0]:
+        return None
+    return f"pip install {name}, or whatever brings the module {name!r}; who needs it names it in its dependencies"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

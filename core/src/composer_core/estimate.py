@@ -15,13 +15,12 @@ from typing import Any
 
 from attrs import Factory, asdict, evolve, frozen
 
-from composer_core.assembly import Assembly
+from composer_core.choices import Chosen
 from composer_core.config import InProcessConfig, RlStage, RunConfig, SftStage, limits_for
 from composer_core.errors import CheckError, boundary
 from composer_core.footprint import Footprint, Process
 from composer_core.hookspecs import RunView
 from composer_core.records import resolve
-from composer_core.registry import Entry
 from composer_core.types import Limits
 
 WEIGHTY = ("tasks", "models", "samplers", "trainers", "sandboxes", "executors")
@@ -42,16 +41,6 @@ EVENTS_BYTES = 2250
 """Lines of events.jsonl about one episode."""
 RECORD_BYTES = 32 << 10
 """config.json, plugins.json, commit.json, harness.json and summary.json together."""
-
-
-@frozen
-class Chosen:
-    """One component of the run."""
-
-    key: str
-    """Of the run file: sampler, samplers.demonstrator, tools, ..."""
-    entry: Entry
-    settings: Any
 
 
 @frozen
@@ -102,7 +91,7 @@ class Estimate:
         return found
 
 
-def estimate(assembly: Assembly, components: list[Chosen], view: RunView, *, measure: bool = False) -> Estimate:
+def estimate(components: list[Chosen], view: RunView, *, measure: bool = False) -> Estimate:
     """Ask every component, models first; `view.episodes` says how long the run is, `measure` tries imports here.
 
     Raises:
@@ -118,7 +107,7 @@ def estimate(assembly: Assembly, components: list[Chosen], view: RunView, *, mea
         view = evolve(view, model_size=shares[name].model or view.model_size)
     packages = dict.fromkeys(name for share in shares.values() for name in share.imports)
     measured = measure_imports(packages) if measure else {}
-    return Estimate(shares, tuple(unknown), assembly.config, view.episodes, measured)
+    return Estimate(shares, tuple(unknown), view.config, view.episodes, measured)
 
 
 MEASURE = """

@@ -72,7 +72,7 @@ class Pipeline:
         self._keep_harness()
         self._trainer = self.assembly.get("trainers")
         await self._restore()
-        settings = self.assembly.stage_settings()
+        settings = self.assembly.choices.stage_settings()
         first_rl = next((i for i, c in enumerate(self.config.stages) if isinstance(c.stage, RlStage)), None)
         for index, choice in enumerate(self.config.stages):
             if index == first_rl:
@@ -179,7 +179,7 @@ class Pipeline:
             ledger.restore(self.commit.ledger)
             journal = self.run_dir.lines(self.run_dir.journal(self.commit.number))
             self.meter.add("episodes_kept_on_resume", ledger.replay(journal))
-        algorithm = self.assembly.entry("algorithms")
+        algorithm = self.assembly.choices.entry("algorithms")
         if algorithm is None:
             raise ConfigError(
                 "an rl stage needs an algorithm", where="algorithm.use", fix="policy/dr_grpo, for example"

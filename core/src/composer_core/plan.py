@@ -12,8 +12,9 @@ from typing import Any
 
 import attrs
 
-from composer_core.assembly import SINGLE, Assembly
+from composer_core.assembly import Assembly
 from composer_core.checking import needs_of
+from composer_core.choices import SINGLE, Chosen
 from composer_core.config import (
     EvaluationSet,
     PretrainStage,
@@ -22,11 +23,9 @@ from composer_core.config import (
     SftStage,
     Stage,
     limits_for,
-    settings_for,
     to_data,
 )
-from composer_core.estimate import Chosen, Estimate, estimate
-from composer_core.hookspecs import RunView
+from composer_core.estimate import Estimate, estimate
 from composer_core.plugins import Plugins
 from composer_core.printable import size
 from composer_core.scoring import lead_of_outcome
@@ -35,15 +34,16 @@ from composer_core.types import Limits
 
 def plan(assembly: Assembly, plugins: Plugins, *, probe: bool = False) -> dict[str, Any]:
     """Everything that `check` says of a run without problems; `probe` measures what packages take on this machine."""
-    config, view = assembly.config, assembly.view()
-    components = chosen(assembly, view)
-    executor: Any = assembly.entry("executors")
+    config, choices = assembly.config, assembly.choices
+    components = choices.chosen()
+    executor = choices.one("executors")
+    in_flight: Any = executor.entry.spec
     used = {one.entry.plugin for one in components}
     moments = moments_of(config)
-    stages = [stage_row(c.stage, config, s) for c, s in zip(config.stages, assembly.stage_settings(), strict=True)]
+    stages = [stage_row(c.stage, config, s) for c, s in zip(config.stages, choices.stage_settings(), strict=True)]
     evaluated = sum(moment["episodes"] * moment["times"] for moment in moments.values())
     episodes = evaluated + sum(stage["episodes"] for stage in stages)
-    taken = estimate(assembly, components, attrs.evolve(view, episodes=episodes), measure=probe)
+    taken = estimate(components, attrs.evolve(choices.view(), episodes=episodes), measure=probe)
     return {
         "name": config.name,
         "seed": config.seed,
@@ -60,7 +60,7 @@ def plan(assembly: Assembly, plugins: Plugins, *, probe: bool = False) -> dict[s
         "evaluations": [attrs.asdict(set_) | {"episodes": set_.tasks * set_.attempts} for set_ in config.evaluations],
         "moments": moments,
         "episodes": episodes,
-        "in_flight": getattr(assembly.settings("executors"), executor.spec.in_flight, None),
+        "in_flight": getattr(executor.settings, in_flight.in_flight, None),
         "sandbox_limits": attrs.asdict(config.sandbox_limits),
         "limits": attrs.asdict(limits_for(Limits(), config.limits)),
         "limits_set": sorted(config.limits),
@@ -70,21 +70,6 @@ def plan(assembly: Assembly, plugins: Plugins, *, probe: bool = False) -> dict[s
         "folder": f"runs/{config.name}",
         "files": taken.files(),
     }
-
-
-def chosen(assembly: Assembly, view: RunView) -> list[Chosen]:
-    """Every component of the run with its settings, in the order of the run file's kinds."""
-    find = assembly.registry.find
-    found = [
-        Chosen(SINGLE.get(kind, kind), find(kind, id), config)
-        for kind, rows in view.settings.items()
-        for id, config in rows
-    ]
-    for name, choice in assembly.config.samplers.items():
-        entry = find("samplers", choice.use)
-        config: Any = settings_for(entry.spec.config, choice.settings, f"samplers.{name}")
-        found.append(Chosen(f"samplers.{name}", entry, config))
-    return found
 
 
 def differing(settings: Any) -> dict[str, Any]:

@@ -24,9 +24,10 @@ import pluggy
 from attrs import define, field, frozen
 
 from composer_core import hookspecs
-from composer_core.errors import IncompatiblePlugin, PluginError, boundary, did_you_mean, record_owner
+from composer_core.errors import IncompatiblePlugin, PluginError, boundary, did_you_mean, pip_fix, record_owner
 from composer_core.hookspecs import PROJECT, REGISTRATION_HOOKS
-from composer_core.registry import Registry
+from composer_core.records import SPECS
+from composer_core.registry import Registry, wrapped
 
 __all__ = [
     "BUILTIN",
@@ -124,16 +125,15 @@ def select(
     for name in sorted(shut - set(offered)):
         hint = did_you_mean(name, offered)
         raise PluginError(f"plugin {name!r} is not installed, so it cannot be blocked", where=f"-p no:{name}", fix=hint)
-    chosen = [builtin()]
-    for name in dict.fromkeys(folded(name) for name in names):
-        if name in shut or name == BUILTIN:
-            continue
-        if name not in offered:
-            hint = did_you_mean(name, offered)
-            fix = f"{hint}; a plugin is an installed distribution with an entry point in the group {GROUP!r}"
-            raise PluginError(f"plugin {name!r} is not installed", where="plugins", found=name, fix=fix)
-        chosen.append(offered[name])
-    return chosen
+    wanted = [name for name in dict.fromkeys(map(folded, names)) if name not in shut | {BUILTIN}]
+    if missing := [name for name in wanted if name not in offered]:
+        hints = "; ".join(f"{name!r}: {did_you_mean(name, offered)}" for name in missing)
+        raise PluginError(
+            f"plugin {' and '.join(map(repr, missing))} is not installed",
+            where="plugins",
+            fix=f"{hints}; a plugin is an installed distribution with an entry point in the group {GROUP!r}",
+        )
+    return [builtin(), *(offered[name] for name in wanted)]
 
 
 @define
@@ -179,10 +179,17 @@ class Plugins:
         for hook, kind in REGISTRATION_HOOKS.items():
             if not hasattr(module, hook):
                 continue
-            others = [plugin for plugin in self._manager.get_plugins() if plugin is not module]
-            caller = self._manager.subset_hook_caller(hook, others)
             with boundary("hook", f"{candidate.name}/{hook}"):
-                specs = [spec for yielded in caller() for spec in yielded]
+                given = getattr(module, hook)()
+                specs = list(given) if isinstance(given, Iterable) else None
+            if specs is None:
+                raise PluginError(
+                    f"hook {hook} of plugin {candidate.name} returned no records",
+                    who=candidate.who,
+                    expected=f"{SPECS[kind].__name__} records, yielded or in a list",
+                    found=repr(given),
+                    fix=wrapped(kind),
+                )
             for spec in specs:
                 self.registry.add(kind, candidate.name, spec, dist=candidate.dist, version=candidate.version)
                 components.append(f"{kind} {candidate.name}/{spec.name}")
@@ -233,7 +240,8 @@ def import_hook_module(candidate: Candidate) -> ModuleType:
             who=candidate.who,
             where=candidate.module,
             found=f"{type(error).__name__}: {error}",
-            fix=f"reinstall it (pip install --force-reinstall {candidate.dist}) or leave it out of plugins",
+            fix=pip_fix(error, candidate.module)
+            or f"reinstall it (pip install --force-reinstall {candidate.dist}) or leave it out of plugins",
         ) from error
 
 
@@ -246,6 +254,13 @@ def verify(candidate: Candidate, module: Any) -> None:
     from composer_core import API  # the package imports this module's clients
 
     found = getattr(module, "COMPOSER_API", None)
+    if found is None:
+        raise IncompatiblePlugin(
+            f"plugin {candidate.name} does not say for which API it was written",
+            who=candidate.who,
+            where=candidate.module,
+            fix=f"write COMPOSER_API = {API} at the top of its hook module, to which its entry point leads",
+        )
     if found != API:
         raise IncompatiblePlugin(
             f"plugin {candidate.name} was written for another API",

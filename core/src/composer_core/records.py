@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, ClassVar
 
-from attrs import field, fields_dict, frozen
+from attrs import field, fields, fields_dict, frozen
 
-from composer_core.errors import PluginError, did_you_mean
+from composer_core.errors import PluginError, did_you_mean, pip_fix
 from composer_core.footprint import Footprint
 
 __all__ = [
@@ -54,14 +54,19 @@ def resolve(factory: Factory) -> Any:
     """The object behind "module:attr", or the object itself.
 
     Raises:
-        PluginError: the text is not of that form or names nothing. Errors of the imported module pass through.
+        PluginError: the text is not of that form or names nothing, or a module is not installed. Other errors of the
+            imported module pass through.
     """
     if not isinstance(factory, str):
         return factory
     module, _, attribute = factory.partition(":")
     if not module or not attribute:
         raise PluginError("a factory is 'module:attr' or an object", found=repr(factory))
-    found: Any = import_module(module)
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        fix = pip_fix(error, module) or "correct 'module:attr' in its record, or reinstall its distribution"
+        raise PluginError(f"{factory!r} cannot be imported", found=str(error), fix=fix) from error
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise PluginError(f"factory {factory!r} does not exist", expected=f"{name!r} in {module}")
@@ -105,6 +110,10 @@ class Spec:
     capabilities: frozenset[str] = field(default=frozenset(), converter=_names)
     footprint: Factory | Footprint | None = None
     """What it takes in memory and files, or a thin function of its settings that tells; see `footprint`."""
+
+    def factories(self) -> list[Any]:
+        """The values of all fields that name an object or are one."""
+        return [getattr(self, own.name) for own in fields(type(self)) if str(own.type).startswith("Factory")]
 
 
 @frozen(kw_only=True)

@@ -17,6 +17,12 @@ from composer_core.records import SPECS, Spec
 S = TypeVar("S", bound=Spec)
 
 
+def wrapped(kind: str) -> str:
+    """The fix where a hook gives something that is no record, such as the function itself."""
+    cls = SPECS[kind]
+    return f"yield {cls.__name__}{'.of' * hasattr(cls, 'of')}(...), as in the example of hookspecs.composer_{kind}"
+
+
 @frozen
 class Entry:
     """One registered component."""
@@ -33,6 +39,8 @@ class Registry:
     """All components of the loaded plugins."""
 
     _entries: dict[tuple[str, str], Entry] = field(factory=dict)
+    blocked: frozenset[str] = frozenset()
+    """Plugins that a person has blocked, so that a run that needs one is told what to leave out."""
 
     def add(self, kind: str, plugin: str, spec: Spec, *, dist: str = "", version: str = "") -> None:
         """Register one record.
@@ -47,7 +55,7 @@ class Registry:
                 who=f"{plugin} ({dist} {version})",
                 expected=expected.__name__,
                 found=repr(spec),
-                fix=f"yield it from the hook composer_{getattr(spec, 'kind', '<kind>') or '<kind>'}",
+                fix=f"yield it from the hook composer_{spec.kind}" if isinstance(spec, Spec) else wrapped(kind),
             )
         key = (kind, f"{plugin}/{spec.name}")
         taken = self._entries.get(key)
@@ -78,9 +86,11 @@ class Registry:
         plugin = name.partition("/")[0]
         loaded = any(entry.plugin == plugin for entry in self._entries.values())
         fix = did_you_mean(name, entries)
-        if "/" in name and not loaded:
-            fix = f"add {plugin!r} to plugins = [...] or --plugins; {fix}"
-        raise ConfigError(f"no component {name!r} among {kind}", where=where, found=name, fix=fix)
+        if plugin in self.blocked:
+            fix = f"leave out -p no:{plugin}, or choose another component"
+        elif "/" in name and not loaded:
+            fix = f"add {plugin!r} to plugins = [...] or --plugins" + f"; {fix}" * fix.startswith("did")
+        raise ConfigError(f"no component {name!r} among {kind}", where=where, fix=fix)
 
     def of(self, kind: str) -> list[Entry]:
         return [self._entries[key] for key in sorted(self._entries) if key[0] == kind]

@@ -16,7 +16,6 @@ import attrs
 import click
 
 from composer_core.assembly import Assembly
-from composer_core.checking import refuse
 from composer_core.cli import Options
 from composer_core.commands.common import (
     assemble,
@@ -34,6 +33,7 @@ from composer_core.evaluate import request_for
 from composer_core.folders import acceptable, apply_to_folder, read_folder
 from composer_core.pipeline import open_run
 from composer_core.printable import printable
+from composer_core.problems import refuse
 from composer_core.rundir import Commit, RunDir
 from composer_core.traces import turn_text
 from composer_core.trees import Tree
@@ -69,7 +69,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="composer-agent-") as scratch:
         link_tokenizer(run.path, Path(scratch))
         assembly = assemble(config, plugins, Path(scratch))
-        refuse(plugins.check(assembly.view()), str(run_dir))
+        refuse(plugins.check(assembly.choices.view()), str(run_dir))
         trace = run_async(lambda: work(assembly, run, commit, before, asked, Sampling(temperature), seed))
     _finish(trace, folder, before, yes)
 

@@ -24,6 +24,7 @@ from composer_core.cli import Options
 from composer_core.commands.common import assemble, load_run, run_async, run_file
 from composer_core.plan import plan
 from composer_core.printable import printable, size
+from composer_core.problems import refuse
 
 WIDTH = 100
 
@@ -39,7 +40,7 @@ def command(options: Options, run_toml: Path, overrides: tuple[str, ...], probe:
     where = " --set ".join([str(run_toml), *overrides])
     with tempfile.TemporaryDirectory(prefix="composer-check-") as scratch:
         assembly = assemble(config, plugins, Path(scratch))
-        checking.refuse(checking.problems_of(assembly, plugins), where)
+        refuse(checking.problems_of(assembly, plugins), where)
         if probe:
             run_async(lambda: _probe(assembly, where))
         found = plan(assembly, plugins, probe=probe)
@@ -48,7 +49,7 @@ def command(options: Options, run_toml: Path, overrides: tuple[str, ...], probe:
 
 async def _probe(assembly: Assembly, where: str) -> None:
     try:
-        checking.refuse(await checking.probe(assembly), where)
+        refuse(await checking.probe(assembly), where)
     finally:
         await assembly.close()
 

@@ -11,12 +11,15 @@ from typing import Any, TypeVar
 import click
 
 from composer_core.assembly import Assembly
+from composer_core.choices import Choices
 from composer_core.cli import Options
-from composer_core.config import RunConfig, load, structure
-from composer_core.errors import RunInterrupted, UserError
+from composer_core.config import RunConfig, read, sound, structure
+from composer_core.errors import ConfigError, PluginError, RunInterrupted, UserError
 from composer_core.hookspecs import ProcessView
-from composer_core.plugins import Plugins, select
+from composer_core.plugins import Plugins, folded, select
 from composer_core.plugins import verify_manifest as compare_manifest
+from composer_core.problems import refuse, told
+from composer_core.registry import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -34,36 +37,27 @@ def load_run(path: Path, overrides: tuple[str, ...], options: Options) -> tuple[
     """The run file and its plugins, loaded exactly as listed, with every setting structured.
 
     Raises:
-        UserError: something does not fit; one that goes away without a `--set` names that and not the file.
+        PluginError: a plugin cannot be loaded.
+        ConfigError: something else does not fit; whatever can be found without the rest is in one message.
     """
+    where = " --set ".join([str(path), *overrides])
+    config, problems = sound(read(path, overrides))
     try:
-        return _load_run(path, overrides, options)
+        if config:
+            plugins = load_plugins(config, options)
+            Choices(config, plugins.registry).view()
     except UserError as error:
-        fails = next((n for n in range(len(overrides) + 1) if not _loads(path, overrides[:n], options)), 0)
-        if not fails:
+        if isinstance(error, PluginError) and not problems:
             raise
-        said = error.fields.get("where", "--set")
-        where = f"--set {overrides[fails - 1]}" + (f", {said}" if said != "--set" else "")
-        fields = {name: text.replace(str(path), "run") for name, text in error.fields.items()}
-        raise type(error)(error.message, **{**fields, "where": where}) from error
-
-
-def _load_run(path: Path, overrides: tuple[str, ...], options: Options) -> tuple[RunConfig, Plugins]:
-    config = load(path, overrides)
-    plugins = load_plugins(config, options)
-    Assembly(config, plugins.registry, path.parent).view()
+        problems += told(error)
+    refuse(problems, where, ConfigError)
+    assert config
     return config, plugins
 
 
-def _loads(path: Path, overrides: tuple[str, ...], options: Options) -> bool:
-    try:
-        return bool(_load_run(path, overrides, options))
-    except UserError:
-        return False
-
-
 def load_plugins(config: RunConfig, options: Options) -> Plugins:
-    return Plugins().load(select([*config.plugins, *options.plugins], options.blocked))
+    chosen = select([*config.plugins, *options.plugins], options.blocked)
+    return Plugins(Registry(blocked=frozenset(map(folded, options.blocked)))).load(chosen)
 
 
 def assemble(config: RunConfig, plugins: Plugins, run_dir: Path, emit: Callable[[Any], None] | None = None) -> Assembly:

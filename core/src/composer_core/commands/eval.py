@@ -16,6 +16,7 @@ from composer_core.commands.common import assemble, link_tokenizer, load_run, ru
 from composer_core.errors import ConfigError
 from composer_core.evaluate import evaluate
 from composer_core.pipeline import open_run, same_tokenizer
+from composer_core.problems import refuse
 from composer_core.rundir import Commit
 from composer_core.types import EpisodeRequest, EpisodeResult
 
@@ -37,7 +38,7 @@ def command(options: Options, run_toml: Path, overrides: tuple[str, ...], run_di
     with tempfile.TemporaryDirectory(prefix="composer-eval-") as scratch:
         link_tokenizer(folder.path, Path(scratch))
         assembly = assemble(config, plugins, Path(scratch))
-        checking.refuse(checking.problems_of(assembly, plugins), str(run_toml))
+        refuse(checking.problems_of(assembly, plugins), str(run_toml))
         found = run_async(lambda: _evaluate(assembly, folder.path, commit, only))
     click.echo(json.dumps(found, indent=1))
 

@@ -18,6 +18,7 @@ from composer_core.errors import ConfigError
 from composer_core.events import Event, RunEnded, RunStarted
 from composer_core.pipeline import Pipeline
 from composer_core.plugins import Plugins
+from composer_core.problems import refuse
 from composer_core.rundir import Commit, RunDir
 from composer_core.tracking import Trackers
 
@@ -93,10 +94,10 @@ async def train(
             trackers.emit(attrs.evolve(event, time_s=time.time()))
 
     assembly = assemble(config, plugins, folder.path, emit)
-    checking.refuse(checking.problems_of(assembly, plugins), config.name)
+    refuse(checking.problems_of(assembly, plugins), config.name)
     status = "failed"
     try:
-        checking.refuse(await checking.probe(assembly), config.name)
+        refuse(await checking.probe(assembly), config.name)
         if not resumed:  # from here on there is something to resume
             folder.create(to_data(config), plugins.manifest())
         trackers = Trackers(assembly.trackers())

@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.progress import track
 
 from composer_core.assembly import Assembly
-from composer_core.checking import refuse, splits_among
+from composer_core.checking import splits_among
 from composer_core.cli import Options
 from composer_core.commands.common import assemble, load_run, run_async, run_file
 from composer_core.episode import grade
 from composer_core.errors import CheckError
 from composer_core.evaluate import gather_all, request_for
+from composer_core.problems import refuse
 from composer_core.trees import Patch
 from composer_core.types import Outcome, SlotKey, Stop, Task, Trace
 
@@ -44,7 +45,7 @@ def command(
     config, plugins = load_run(run_toml, overrides, options)
     with tempfile.TemporaryDirectory(prefix="composer-validate-") as scratch:
         assembly = assemble(config, plugins, Path(scratch))
-        refuse(plugins.check(assembly.view()), str(run_toml))
+        refuse(plugins.check(assembly.choices.view()), str(run_toml))
         counts = run_async(lambda: validate(assembly, splits, limit, exploits))
     click.echo(f"{'split':<20}{'gold':>10}{'no-op':>10}{'exploits':>10}")
     for split, graded in counts.items():

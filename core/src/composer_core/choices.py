@@ -1,0 +1,160 @@
+"""Which components a run has chosen, with their records and settings; nothing is built, and nothing heavy imported.
+
+The one place that reads a choice: `check` lists and weighs what stands here, `assembly` builds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from composer_core.config import Component, RewardChoice, RunConfig, StageChoice, limits_for, settings_for
+from composer_core.errors import ConfigError, did_you_mean
+from composer_core.hookspecs import Problem, RunView
+from composer_core.problems import refuse, told
+from composer_core.records import NoConfig, TrainerSpec
+from composer_core.registry import Entry, Registry
+from composer_core.types import Limits
+
+SINGLE = {
+    "tasks": "tasks",
+    "models": "model",
+    "renderers": "renderer",
+    "samplers": "sampler",
+    "trainers": "trainer",
+    "sandboxes": "sandbox",
+    "algorithms": "algorithm",
+    "executors": "executor",
+    "contexts": "context",
+    "stores": "store",
+}
+"""Kinds of which a run chooses one, and the key of the run file that chooses it."""
+
+
+@frozen
+class Chosen:
+    """One component of the run."""
+
+    key: str
+    """Of the run file: sampler, samplers.demonstrator, tools, ..."""
+    entry: Entry
+    settings: Any
+    """As its config class."""
+    weight: float = 1.0
+    """Of a reward."""
+
+
+@frozen
+class Choices:
+    """The choices of a run file among the components of the loaded plugins."""
+
+    config: RunConfig
+    registry: Registry
+
+    def chosen(self, kind: str = "") -> list[Chosen]:
+        """Every component of the run, or those of one kind, in the order of `SINGLE`.
+
+        Raises:
+            ConfigError: a choice names no component, or a setting does not fit.
+        """
+        found = [self._pick(*choice) for choice in self._choices() if kind in ("", choice[0])]
+        kernel = self.kernel() if kind == "" else None
+        return [*found, *([Chosen("kernels", kernel, kernel.spec.config())] if kernel else [])]
+
+    def _choices(self) -> Iterator[tuple[str, str, Any]]:
+        """(kind, key of the run file, choice) of every component; a kernel is chosen by the model's settings."""
+        config = self.config
+        yield from ((kind, key, choice) for kind, key in SINGLE.items() if (choice := getattr(config, key)))
+        yield from (("tools", "tools", Component(use)) for use in config.tools.use)
+        yield from (("rewards", f"rewards[{number}]", choice) for number, choice in enumerate(config.rewards))
+        yield from (("trackers", f"trackers[{number}]", choice) for number, choice in enumerate(config.trackers))
+        yield from (("samplers", f"samplers.{name}", choice) for name, choice in config.samplers.items())
+
+    def _pick(self, kind: str, key: str, choice: Component | RewardChoice) -> Chosen:
+        entry = self.registry.find(kind, choice.use, where=f"{key}.use")
+        given, where = choice.settings, key
+        if kind == "tools":
+            given, where = self.config.tools.settings.get(entry.id, {}), f'tools.settings."{entry.id}"'
+        settings: Any = settings_for(entry.spec.config, given, where)
+        return Chosen(key.partition("[")[0], entry, settings, float(getattr(choice, "weight", 1.0)))
+
+    def entry(self, kind: str) -> Entry | None:
+        """The chosen component of a kind of which a run chooses one."""
+        choice = getattr(self.config, SINGLE[kind])
+        return self.registry.find(kind, choice.use, where=f"{SINGLE[kind]}.use") if choice else None
+
+    def one(self, kind: str) -> Chosen:
+        """The same with its settings.
+
+        Raises:
+            ConfigError: the run chooses none, it names no component, or a setting does not fit.
+        """
+        choice = getattr(self.config, SINGLE[kind])
+        if choice is None:
+            raise ConfigError(f"this run chooses no {SINGLE[kind]}", where=f"{SINGLE[kind]}.use")
+        return self._pick(kind, SINGLE[kind], choice)
+
+    def kernel(self) -> Entry | None:
+        """The kernel that the model's settings name."""
+        experts = getattr(self.one("models").settings, "experts", None)
+        name = getattr(experts, "kernel", None)
+        return self.registry.find("kernels", name, where="model.experts.kernel") if name else None
+
+    def stage_settings(self) -> list[Any]:
+        """The trainer's settings of every stage."""
+        return [self._settings_of(choice) for choice in self.config.stages]
+
+    def _settings_of(self, choice: StageChoice) -> Any:
+        entry = self.entry("trainers")
+        cls = entry.spec.stage_config if entry and isinstance(entry.spec, TrainerSpec) else NoConfig
+        own = {field.name for kind in (type(choice.stage), cls) for field in attrs.fields(kind)}
+        where = f"stages.{choice.stage.name}"
+        unknown = sorted(set(choice.settings) - own)
+        refuse(
+            (Problem(f"{where}.{key}", f"unknown key {key}", did_you_mean(key, own)) for key in unknown),
+            where,
+            ConfigError,
+        )
+        return settings_for(cls, choice.settings, where)
+
+    def view(self) -> RunView:
+        """Everything chosen, with structured settings: what `composer_check` hooks see.
+
+        Raises:
+            ConfigError: choices, settings or limits do not fit; all that do not are in one message.
+        """
+        steps: list[Callable[[], Any]] = [partial(self._pick, *choice) for choice in self._choices()]
+        steps += [partial(self._settings_of, choice) for choice in self.config.stages]
+        steps += [self.kernel, self._no_idle_settings, partial(limits_for, Limits(), self.config.limits)]
+        problems = [*self._doubles()]
+        for step in steps:
+            try:
+                step()
+            except ConfigError as error:
+                problems += told(error)
+        refuse(problems, self.config.name, ConfigError)
+        settings: dict[str, tuple[tuple[str, Any], ...]] = {}
+        records: dict[str, tuple[tuple[str, Any], ...]] = {}
+        for one in self.chosen():
+            if not one.key.startswith("samplers."):
+                kind, id = one.entry.spec.kind, one.entry.id
+                settings[kind] = (*settings.get(kind, ()), (id, one.settings))
+                records[kind] = (*records.get(kind, ()), (id, one.entry.spec))
+        return RunView(self.config, settings, records)
+
+    def _doubles(self) -> Iterator[Problem]:
+        stages = [choice.stage.name for choice in self.config.stages]
+        for where, names in (("stages", stages), ("evaluations", [set_.name for set_ in self.config.evaluations])):
+            if len(set(names)) != len(names):
+                yield Problem(where, f"two {where} have one name: {', '.join(names)}")
+
+    def _no_idle_settings(self) -> None:
+        used = {one.entry.id for one in self.chosen("tools")}
+        if unknown := sorted(set(self.config.tools.settings) - used):
+            raise ConfigError(
+                "settings of tools that the run does not use", where="tools.settings", found=", ".join(unknown)
+            )

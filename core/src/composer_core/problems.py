@@ -1,0 +1,36 @@
+"""Everything that is wrong with a run file in one message: whoever mends one thing wants to know of the others.
+
+What looks at a run file collects `Problem`s, or catches an error and goes on with what does not depend on it; at the
+end all are told together, each with its place and its fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from composer_core.errors import CheckError, ComposerError
+from composer_core.hookspecs import Problem
+
+
+def told(error: ComposerError) -> list[Problem]:
+    """What an error says: the problems that it was made of, or itself as one."""
+    fields = error.fields
+    if "problems" in fields:
+        return list(fields["problems"])
+    said = "; ".join(
+        [error.message, *(f"{name} {fields[name]}" for name in ("who", "expected", "found") if name in fields)]
+    )
+    return [Problem(str(fields.get("where", "")), said, str(fields.get("fix", "")))]
+
+
+def refuse(problems: Iterable[Problem], where: str, kind: type[ComposerError] = CheckError) -> None:
+    """Raise all problems, each told once, as one error.
+
+    Raises:
+        kind: there is at least one.
+    """
+    each: Sequence[Problem] = tuple(dict.fromkeys(problems))
+    if each:
+        lines = [f"{p.where}{': ' * bool(p.where)}{p.message}{f' (fix: {p.fix})' * bool(p.fix)}" for p in each]
+        text = f"{len(each)} problem{'s' * (len(each) > 1)} in {where}\n  - " + "\n  - ".join(lines)
+        raise kind(text, problems=each)
