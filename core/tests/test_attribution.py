@@ -246,15 +246,17 @@ def test_what_an_implementation_lacks_is_found_before_anything_is_built(install,
 
 def test_several_implementations_that_cannot_be_imported_are_told_together(install, tmp_path):
     install(
-        hook("stores", "StoreSpec(name='part', factory='mine_parts:part')")
-        + hook("contexts", "ContextSpec(name='part', factory='mine_parts:nothing')"),
-        mine_parts="def part(): raise OSError('only when it is called')\n",
+        hook("stores", "StoreSpec(name='part', factory='mine_broken:part')")
+        + hook("contexts", "ContextSpec(name='part', factory='mine_parts:nothing')")
+        + hook("executors", "ExecutorSpec(name='part', factory='mine_parts:part')"),
+        mine_parts="def part(*arguments):\n    raise OSError('only when it is called')\n",
         mine_broken="raise OSError('no driver')\n",
     )
-    chosen = assembly(tmp_path, "store.use='mine/part'", "context.use='mine/part'")
-    assert [(one.where, "does not exist" in one.message) for one in problems_of(chosen, loaded())] == [
-        ("context", True)
-    ]
+    chosen = assembly(tmp_path, *map(choice, ("stores", "contexts", "executors")))
+    told = {one.where: one.message for one in problems_of(chosen, loaded())}
+    assert set(told) == {"store", "context"}
+    assert "raised OSError: no driver" in told["store"]
+    assert "'mine_parts:nothing' does not exist" in told["context"]
 
 
 # --- in a call ----------------------------------------------------------------------------------------------------
