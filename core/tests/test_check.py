@@ -212,6 +212,13 @@ def test_packages_are_measured_in_a_process_of_their_own():
             "stages.rl.evaluate_every=0",
             ['evaluations.main.when: holds "during"', "never be measured", "set evaluate_every"],
         ),
+        (
+            "stages.rl.evaluate_every=5",
+            [
+                "stages.rl.evaluate_every: is 5, but the stage has 5 steps, so it would never come",
+                "fewer than the steps",
+            ],
+        ),
         ("tools.use=[]", ["tools.use: an agent without tools", "cannot finish"]),
         ("limits.turns=-1", ["'turns' must be > 0: -1", "limits"]),
     ],

@@ -84,6 +84,15 @@ def test_a_word_that_a_record_does_not_know_is_refused_with_the_plugin_and_a_sug
     assert "composer-plugin-demo 1.2.3" in str(caught.value)
 
 
+def test_an_outcome_of_a_group_is_refused_since_a_verdict_is_about_one_episode():
+    def yields():
+        yield RewardSpec(name="r", function=len, scope="group", outcome=True)
+
+    with pytest.raises(PluginFault, match='outcome=True needs scope="episode"') as caught:
+        Plugins().register(candidate(), module(composer_rewards=yields))
+    assert "composer-plugin-demo 1.2.3" in str(caught.value)
+
+
 def test_another_api_is_refused_with_both_numbers():
     with pytest.raises(PluginError) as caught:
         Plugins().register(candidate(), module(api=99))

@@ -139,7 +139,15 @@ def _actions(assembly: Assembly) -> Iterator[Problem]:
 
 
 def _moments(config: RunConfig) -> Iterator[Problem]:
-    looks = any(isinstance(choice.stage, RlStage) and choice.stage.evaluate_every for choice in config.stages)
+    rl = [choice.stage for choice in config.stages if isinstance(choice.stage, RlStage)]
+    for stage in rl:
+        if stage.evaluate_every >= stage.steps:
+            yield Problem(
+                where=f"stages.{stage.name}.evaluate_every",
+                message=f"is {stage.evaluate_every}, but the stage has {stage.steps} steps, so it would never come",
+                fix='fewer than the steps; the end of the last stage is measured by evaluations with "after"',
+            )
+    looks = any(stage.evaluate_every for stage in rl)
     for set_ in config.evaluations:
         if "during" in set_.when and not looks:
             yield Problem(

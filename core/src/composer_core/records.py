@@ -94,6 +94,13 @@ def _one_of(*options: str) -> Callable[[object, Any, str], None]:
     return check
 
 
+def _of_an_episode(spec: RewardSpec, _attribute: object, outcome: bool) -> None:
+    if outcome and spec.scope == "group":
+        raise ValueError(
+            'outcome=True needs scope="episode": a verdict is about one episode, before its group has ended'
+        )
+
+
 def _names(values: Iterable[str]) -> frozenset[str]:
     return frozenset(values)
 
@@ -166,8 +173,8 @@ class RewardSpec(Spec):
     """Finite bounds; values outside are clipped and counted."""
     pure: bool = False
     """The score depends on task and patch alone; each pair is scored once in a run."""
-    outcome: bool = False
-    """Decides the verdict: value >= 1 is solved. Exactly one reward of a run does."""
+    outcome: bool = field(default=False, validator=_of_an_episode)
+    """Decides the verdict: value >= 1 is solved. Exactly one reward of a run does; its scope is episode."""
 
 
 @frozen(kw_only=True)
