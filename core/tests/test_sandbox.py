@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from composer_core.capabilities import CAPABILITIES
 from composer_core.errors import NoCapacity, PathError, PluginFault, PrepareError, SandboxGone, Unsupported
-from composer_core.protocols import Changes, ExecResult, Forks, TemplateSpec
+from composer_core.protocols import Changes, ExecRequest, ExecResult, Forks, TemplateSpec
 from composer_core.sandbox import TRIES, CallLimits, Sandbox, Sandboxes
 from composer_core.trees import Tree, TreeRef
 from composer_core.types import TaskView
@@ -70,24 +71,106 @@ def test_a_file_too_large_for_a_patch_is_named_and_is_no_deletion() -> None:
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "capability", "missing"),
     [
-        lambda sandbox: sandbox.fork(1),
-        lambda sandbox: sandbox.snapshot(),
-        lambda sandbox: sandbox.full_snapshot(),
-        lambda sandbox: sandbox.session_exec("main", ["true"]),
-        lambda sandbox: sandbox.pause(),
-        lambda sandbox: sandbox.resume(),
-        lambda sandbox: sandbox.set_network([]),
-        lambda sandbox: sandbox.renew(1.0),
+        (lambda sandbox: sandbox.fork(1), "sandbox.forks", "snapshot(), fork()"),
+        (lambda sandbox: sandbox.snapshot(), "sandbox.snapshots.files", "snapshot(), fork()"),
+        (lambda sandbox: sandbox.full_snapshot(), "sandbox.snapshots.full", "full_snapshot()"),
+        (lambda sandbox: sandbox.session_exec("main", ["true"]), "sandbox.sessions", "session_exec()"),
+        (lambda sandbox: sandbox.pause(), "sandbox.pauses", "pause(), resume()"),
+        (lambda sandbox: sandbox.resume(), "sandbox.pauses", "pause(), resume()"),
+        (lambda sandbox: sandbox.set_network([]), "sandbox.networks", "set_network()"),
+        (lambda sandbox: sandbox.renew(1.0), "sandbox.leases", "renew()"),
     ],
 )
-def test_what_a_backend_lacks_raises_unsupported_with_its_name(call: Any) -> None:
+def test_what_a_backend_lacks_is_named_with_what_to_write_and_declare(call: Any, capability: str, missing: str) -> None:
     async def whole() -> None:
-        with pytest.raises(Unsupported, match="fakes/bare"):
+        with pytest.raises(Unsupported) as caught:
             await call(await bare())
+        text = str(caught.value)
+        assert f"sandboxes of fakes/bare do not offer '{capability}'" in text
+        assert CAPABILITIES[capability] in text
+        assert f"a Bare without {missing}" in text
+        assert f"declare '{capability}' in the record and in probe()" in text
 
     asyncio.run(whole())
+
+
+def test_a_backend_with_half_of_a_protocol_is_told_which_half_is_missing() -> None:
+    async def whole() -> None:
+        sandbox = await bare()
+        sandbox.backend.fork = lambda n: n  # type: ignore[attr-defined]
+        with pytest.raises(Unsupported, match=r"a Bare without snapshot\(\)"):
+            await sandbox.fork(1)
+
+    asyncio.run(whole())
+
+
+class Trusting(Bare):
+    """Notes what it is asked for, and believes it."""
+
+    def __init__(self) -> None:
+        self.id, self.asked = "trusting", list[str]()
+
+    async def exec(self, request: ExecRequest) -> ExecResult:
+        self.asked.append(request.cwd)
+        return ExecResult("exited", 0)
+
+    async def read(self, path: str, limit_bytes: int) -> bytes:
+        self.asked.append(path)
+        return b""
+
+    async def write(self, path: str, data: bytes) -> None:
+        self.asked.append(path)
+
+    async def list(self, path: str) -> list[Any]:
+        self.asked.append(path)
+        return []
+
+
+CALLS: list[Any] = [
+    lambda sandbox, path: sandbox.read(path),
+    lambda sandbox, path: sandbox.write(path, b""),
+    lambda sandbox, path: sandbox.list(path),
+    lambda sandbox, path: sandbox.exec(["true"], cwd=path),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/etc/passwd", "relative to the workspace"),
+        ("/", "relative to the workspace"),
+        ("..", "leads out"),
+        ("pkg/../../x", "leads out"),
+        ("a\0b", "null"),
+        ("half\ud800", "half a character"),
+        ("n" * 256, "too long"),
+        ("ü" * 128, "too long"),
+        ("n/" * 2048, "too long"),
+    ],
+)
+def test_text_that_names_nothing_in_the_workspace_reaches_no_backend(call: Any, path: str, reason: str) -> None:
+    async def whole() -> None:
+        backend = Trusting()
+        with pytest.raises(PathError, match=reason) as caught:
+            await call(Sandbox(backend, "fakes/trusting", TREE), path)
+        assert not backend.asked
+        assert len(str(caught.value)) < 400 and str(caught.value).encode()
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_backends_are_given_paths_without_detours(call: Any) -> None:
+    async def whole() -> list[str]:
+        backend = Trusting()
+        for path in ("", ".", "pkg/..", "./a//b/", "pkg/../up", "n" * 255, ".../..a", " "):
+            await call(Sandbox(backend, "fakes/trusting", TREE), path)
+        return backend.asked
+
+    assert asyncio.run(whole()) == ["", "", "", "a/b", "up", "n" * 255, ".../..a", " "]
 
 
 def test_a_backend_that_ignores_the_cap_is_cut_with_true_totals() -> None:

@@ -211,7 +211,11 @@ class Entry:
 
 
 class SandboxBackend(Protocol):
-    """One live sandbox. Every path is relative to the workspace; escaping it raises PathError."""
+    """One live sandbox.
+
+    Every path is relative to the workspace, without "." and "..", and can be a file's: the framework's Sandbox has seen
+    to that. Links are the backend's own: what leads out of the workspace raises PathError.
+    """
 
     id: str
 

@@ -1,8 +1,8 @@
 """The final Sandbox around any backend, and a node's manager of sandboxes.
 
 A backend is small and may be anybody's; what every sandbox owes its user stands here once: limits on what a command
-prints, errors with the plugin's name, the workspace as a tree, the agent's patch. A capability that the backend lacks
-raises `Unsupported`; nothing is replaced by something weaker.
+prints, paths that stay inside as text, errors with the plugin's name, the workspace as a tree, the agent's patch. A
+capability that the backend lacks raises `Unsupported`; nothing is replaced by something weaker.
 
 This module decides neither what is run in a sandbox nor what a fault means for an episode.
 """
@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from attrs import asdict, evolve, field, frozen
 
+from composer_core.capabilities import CAPABILITIES
 from composer_core.config import SandboxLimits
 from composer_core.errors import (
     BackendError,
@@ -67,6 +68,8 @@ DEEPEST = 200
 """Levels of folders that are looked into for files; a command may nest them without end."""
 KEPT_TIMES = 4096
 """Latencies kept of each kind, newest last."""
+PATH_BYTES, NAME_BYTES = 4095, 255
+"""Longest path, and longest part of one, that Linux takes."""
 
 
 @frozen
@@ -148,7 +151,7 @@ class Sandbox:
             raise BackendError("a command is a non-empty list of words", found=repr(argv), fix="['sh', '-c', text]")
         limits = self.limits
         wait_s = limits.command_s if timeout_s is None else timeout_s
-        return ExecRequest(tuple(argv), cwd, stdin, dict(env or {}), wait_s, limits.output_bytes)
+        return ExecRequest(tuple(argv), clean(cwd), stdin, dict(env or {}), wait_s, limits.output_bytes)
 
     def _capped(self, result: ExecResult) -> ExecResult:
         cap = self.limits.output_bytes
@@ -161,13 +164,13 @@ class Sandbox:
         )
 
     async def read(self, path: str) -> bytes:
-        return await self._call(self.backend.read(path, self.limits.read_bytes))
+        return await self._call(self.backend.read(clean(path), self.limits.read_bytes))
 
     async def write(self, path: str, data: bytes) -> None:
-        await self._call(self.backend.write(path, data))
+        await self._call(self.backend.write(clean(path), data))
 
     async def list(self, path: str = "") -> Entries:
-        return await self._call(self.backend.list(path))
+        return await self._call(self.backend.list(clean(path)))
 
     async def destroy(self) -> None:
         """Safe twice."""
@@ -231,12 +234,12 @@ class Sandbox:
     # --- optional capabilities --------------------------------------------------------------------------------
 
     async def snapshot(self) -> SnapshotRef:
-        ref: SnapshotRef = await self._call(self._need(Forks).snapshot())
+        ref: SnapshotRef = await self._call(self._need(Forks, "sandbox.snapshots.files").snapshot())
         return ref
 
     async def fork(self, n: int) -> Children:
         """n new sandboxes from one capture of this one; each is a sandbox or the reason why not."""
-        backend = self._need(Forks)
+        backend = self._need(Forks, "sandbox.forks")
         started = time.perf_counter()
         children: list[Created | Failed] = await self._call(backend.fork(n))
         self.times.fork_s.append(time.perf_counter() - started)
@@ -246,33 +249,75 @@ class Sandbox:
         return Sandbox(created.backend, self.plugin, self.pristine, self.limits, self.times)
 
     async def full_snapshot(self) -> SnapshotRef:
-        ref: SnapshotRef = await self._call(self._need(FullSnapshots).full_snapshot())
+        ref: SnapshotRef = await self._call(self._need(FullSnapshots, "sandbox.snapshots.full").full_snapshot())
         return ref
 
     async def session_exec(self, name: str, argv: Sequence[str], *, timeout_s: float | None = None) -> ExecResult:
-        backend = self._need(Sessions)
+        backend = self._need(Sessions, "sandbox.sessions")
         return self._capped(await self._call(backend.session_exec(name, self._request(argv, timeout_s, b"", None, ""))))
 
     async def pause(self) -> None:
-        await self._call(self._need(Pauses).pause())
+        await self._call(self._need(Pauses, "sandbox.pauses").pause())
 
     async def resume(self) -> None:
-        await self._call(self._need(Pauses).resume())
+        await self._call(self._need(Pauses, "sandbox.pauses").resume())
 
     async def set_network(self, allow: Sequence[str]) -> None:
-        await self._call(self._need(Networks).set_network(allow))
+        await self._call(self._need(Networks, "sandbox.networks").set_network(allow))
 
     async def renew(self, lease_s: float) -> None:
-        await self._call(self._need(Leases).renew(lease_s))
+        await self._call(self._need(Leases, "sandbox.leases").renew(lease_s))
 
-    def _need(self, protocol: Any) -> Any:
+    def _need(self, protocol: Any, name: str) -> Any:
+        """The backend, if it has the methods of `protocol`, which a record declares as the capability `name`."""
         if isinstance(self.backend, protocol):
             return self.backend
-        raise Unsupported(f"sandboxes of {self.plugin} offer no {protocol.__name__}", who=self.plugin)
+        methods = [method for method in vars(protocol) if method[0] != "_"]
+        missing = [f"{method}()" for method in methods if not hasattr(self.backend, method)]
+        raise Unsupported(
+            f"sandboxes of {self.plugin} do not offer {name!r}",
+            who=self.plugin,
+            expected=f"{CAPABILITIES[name]} (protocols.{protocol.__name__})",
+            found=f"a {type(self.backend).__name__} without {', '.join(missing)}",
+            fix=f"use another sandbox, or write what is missing and declare {name!r} in the record and in probe()",
+        )
 
     async def _call(self, call: Awaitable[T]) -> T:
         with boundary("sandboxes", self.plugin):
             return await call
+
+
+def clean(path: str) -> str:
+    """`path` as a backend is given it: its names with a "/" between, no "." and no "..", "" for the workspace.
+
+    So no backend has to look at text. Where links lead is a backend's to hold: they can change until a file is opened.
+
+    Raises:
+        PathError: the path is absolute or leads out, or no file can be named so.
+    """
+    names: list[str] = []
+    wrong = "paths are relative to the workspace" if path.startswith("/") else _unnameable(path)
+    for part in path.split("/"):
+        if part == ".." and not names:
+            wrong = wrong or "the path leads out of the workspace"
+        elif part == "..":
+            names.pop()
+        elif part not in ("", "."):
+            names.append(part)
+    if wrong:
+        raise PathError(f"{path[:NAME_BYTES]!r}: {wrong}")
+    return "/".join(names)
+
+
+def _unnameable(path: str) -> str:
+    """Why no file can be named so, "" if one can."""
+    if "\0" in path:
+        return "a name holds no null"
+    try:
+        data = path.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell
+        return "it holds half a character"
+    return "it is too long" if len(data) > PATH_BYTES or max(map(len, data.split(b"/"))) > NAME_BYTES else ""
 
 
 @frozen

@@ -2,6 +2,9 @@
 
 Commands beyond the built-in true, false, echo, cat, rm and chmod are given as functions
 `(files, argv, stdin) -> ExecResult` that may change `files`. Forks, file snapshots and changes are supported.
+
+A test of a tool needs `sandbox_of({"a.py": "x = 1"})` and no more: `ToolContext(sandbox_of(FILES), state={})`. For
+rewards there is `rooms.rooms_of`.
 """
 
 from __future__ import annotations
@@ -24,12 +27,19 @@ from composer_core.protocols import (
     TemplateRef,
     TemplateSpec,
 )
+from composer_core.sandbox import Sandbox
 from composer_core.trees import File, Patch, Tree
 
 Files = dict[str, bytes]
 Command = Callable[[Files, Sequence[str], bytes], ExecResult | Awaitable[ExecResult]]
 Children = list[Created | Failed]
 Entries = list[Entry]
+
+
+def sandbox_of(files: Mapping[str, str | bytes], commands: Mapping[str, Command] | None = None) -> Sandbox:
+    """A sandbox in memory that holds these files, as tools and rewards meet it; nothing has to be closed."""
+    tree, provider = Tree.of(files), MemoryProvider(commands)
+    return Sandbox(provider.place(TemplateSpec(tree.ref), tree), "fakes/memory", tree)
 
 
 class MemoryProvider:
@@ -40,7 +50,7 @@ class MemoryProvider:
         self.prepared = 0
         self.failures = 0
         self.live: dict[str, MemorySandbox] = {}
-        self._states: dict[str, tuple[TemplateSpec, Tree, Files, frozenset[str]]] = {}
+        self._states: dict[str, tuple[TemplateSpec, Tree, Tree]] = {}
         self._count = 0
 
     async def probe(self) -> frozenset[str]:
@@ -54,8 +64,7 @@ class MemoryProvider:
         name = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
         if name not in self._states:
             self.prepared += 1
-            modes = frozenset(file.path for file in workspace.files if file.executable)
-            self._states[name] = (spec, workspace, {file.path: file.data for file in workspace.files}, modes)
+            self._states[name] = (spec, workspace, workspace)
         return TemplateRef(name)
 
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> Children:
@@ -63,13 +72,17 @@ class MemoryProvider:
             raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
         return [self._child(*self._states[source.id]) for _ in range(n)]
 
-    def _child(self, spec: TemplateSpec, pristine: Tree, files: Files, modes: frozenset[str]) -> Created | Failed:
+    def _child(self, spec: TemplateSpec, pristine: Tree, now: Tree) -> Created | Failed:
         if self.failures:
             self.failures -= 1
             return Failed("a failure that the test asked for")
-        sandbox = MemorySandbox(self, self._name("sandbox"), spec, pristine, dict(files), set(modes))
+        return Created(self.place(spec, pristine, now))
+
+    def place(self, spec: TemplateSpec, pristine: Tree, now: Tree | None = None) -> MemorySandbox:
+        """A live sandbox that holds `now`, or else `pristine`."""
+        sandbox = MemorySandbox(self, self._name("sandbox"), spec, pristine, now or pristine)
         self.live[sandbox.id] = sandbox
-        return Created(sandbox)
+        return sandbox
 
     def _name(self, kind: str) -> str:
         self._count += 1
@@ -77,7 +90,7 @@ class MemoryProvider:
 
     def capture(self, sandbox: MemorySandbox) -> SnapshotRef:
         name = self._name("snapshot")
-        self._states[name] = (sandbox.spec, sandbox.pristine, dict(sandbox.files), frozenset(sandbox.executable))
+        self._states[name] = (sandbox.spec, sandbox.pristine, sandbox.tree())
         return SnapshotRef(name)
 
     async def attach(self, sandbox_id: str) -> MemorySandbox:
@@ -93,12 +106,14 @@ class MemoryProvider:
 class MemorySandbox:
     """A `SandboxBackend` with Forks and Changes."""
 
-    def __init__(
-        self, provider: MemoryProvider, name: str, spec: TemplateSpec, pristine: Tree, files: Files, modes: set[str]
-    ) -> None:
+    def __init__(self, provider: MemoryProvider, name: str, spec: TemplateSpec, pristine: Tree, now: Tree) -> None:
         self.id = name
         self.provider, self.spec, self.pristine = provider, spec, pristine
-        self.files, self.executable = files, modes
+        self.files = {file.path: file.data for file in now.files}
+        self.executable = {file.path for file in now.files if file.executable}
+
+    def tree(self) -> Tree:
+        return Tree(tuple(File(path, data, path in self.executable) for path, data in self.files.items()))
 
     async def exec(self, request: ExecRequest) -> ExecResult:
         self._alive()
@@ -120,29 +135,26 @@ class MemorySandbox:
 
     async def read(self, path: str, limit_bytes: int) -> bytes:
         self._alive()
-        name = clean(path)
-        if name not in self.files:
-            raise PathError(f"{path!r}: {'it is a folder' if self._is_folder(name) else 'there is no such path'}")
-        if len(self.files[name]) > limit_bytes:
-            raise QuotaError(f"{path!r}: {len(self.files[name])} bytes, the limit is {limit_bytes}")
-        return self.files[name]
+        if path not in self.files:
+            raise PathError(f"{path!r}: {'it is a folder' if self._is_folder(path) else 'there is no such path'}")
+        if len(self.files[path]) > limit_bytes:
+            raise QuotaError(f"{path!r}: {len(self.files[path])} bytes, the limit is {limit_bytes}")
+        return self.files[path]
 
     async def write(self, path: str, data: bytes) -> None:
         self._alive()
-        name = clean(path)
-        parts = name.split("/")
-        if self._is_folder(name) or any("/".join(parts[:end]) in self.files for end in range(1, len(parts))):
+        parts = path.split("/")
+        if self._is_folder(path) or any("/".join(parts[:end]) in self.files for end in range(1, len(parts))):
             raise PathError(f"{path!r}: it is a folder, or a part of it is a file")
         if len(data) > self.spec.file_bytes:
             raise QuotaError(f"{path!r}: {len(data)} bytes, the limit is {self.spec.file_bytes}")
-        self.files[name] = data
+        self.files[path] = data
 
     async def list(self, path: str) -> Entries:
         self._alive()
-        name = clean(path)
-        if not self._is_folder(name):
+        if not self._is_folder(path):
             raise PathError(f"{path!r}: there is no such folder")
-        prefix = f"{name}/" if name else ""
+        prefix = f"{path}/" if path else ""
         found: dict[str, Entry] = {}
         for file, data in self.files.items():
             if file.startswith(prefix):
@@ -150,8 +162,8 @@ class MemorySandbox:
                 found[head] = Entry(head, "folder") if rest else Entry(head, "file", len(data))
         return [found[key] for key in sorted(found)]
 
-    def _is_folder(self, name: str) -> bool:
-        return not name or any(file.startswith(f"{name}/") for file in self.files)
+    def _is_folder(self, path: str) -> bool:
+        return not path or any(file.startswith(f"{path}/") for file in self.files)
 
     def _alive(self) -> None:
         if self.id not in self.provider.live:
@@ -170,25 +182,9 @@ class MemorySandbox:
 
     async def changes(self, limit_bytes: int) -> Patch:
         self._alive()
-        after = Tree(tuple(File(path, data, path in self.executable) for path, data in self.files.items()))
-        patch = Patch.between(self.pristine, after)
+        patch = Patch.between(self.pristine, self.tree())
         large = tuple(sorted(file.path for file in patch.writes if len(file.data) > limit_bytes))
         return Patch(tuple(file for file in patch.writes if file.path not in large), patch.deletes, large)
-
-
-def clean(path: str) -> str:
-    """A relative path without empty or "." parts; raises PathError when it leads out."""
-    if path.startswith("/") or "\0" in path:
-        raise PathError(f"{path!r}: paths are relative to the workspace")
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            if not parts:
-                raise PathError(f"{path!r}: the path leads out of the workspace")
-            parts.pop()
-        elif part not in ("", "."):
-            parts.append(part)
-    return "/".join(parts)
 
 
 def _exited(code: int, stdout: bytes = b"", stderr: bytes = b"") -> ExecResult:

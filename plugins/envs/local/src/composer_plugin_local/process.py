@@ -123,9 +123,10 @@ class ProcessSandbox:
     def _cwd(self, path: str) -> Path:
         self._alive()
         try:
-            return self._home / "workspace" / files.check_folder(self._fd, path)
+            files.check_folder(self._fd, path)
         except files.Refused as error:
             raise PathError(str(error)) from error
+        return self._home / "workspace" / path
 
     def _env(self, extra: dict[str, str]) -> dict[str, str]:
         tmp = str(self._home / "tmp")

@@ -1,8 +1,8 @@
-"""File operations below a folder descriptor that no link, race or "..", can lead out of.
+"""File operations below a folder descriptor that no link and no race can lead out of.
 
-Checks of path *text* never suffice: a folder can turn into a link between check and use. Here the kernel resolves
-(openat2 with RESOLVE_BENEATH), and what was opened is examined through its descriptor. FIFOs and devices are opened
-without blocking and refused.
+The framework has checked a path's text, which never suffices: a folder can turn into a link between check and use. Here
+the kernel resolves (openat2 with RESOLVE_BENEATH), and what was opened is examined through its descriptor. FIFOs and
+devices are opened without blocking and refused.
 """
 
 from __future__ import annotations
@@ -41,15 +41,6 @@ def refusal(error: OSError, path: str) -> Refused:
     return Refused("path", f"{path!r}: {NAMED.get(error.errno or 0, os.strerror(error.errno or 0))}")
 
 
-def clean(path: str) -> str:
-    """A relative path without empty or "." parts; "" is the workspace itself."""
-    if "\0" in path or path.startswith("/"):
-        raise Refused("path", f"{path!r}: paths are relative to the workspace")
-    if not is_text(path):
-        raise Refused("path", f"{path!r}: it holds half a character")
-    return "/".join(part for part in path.split("/") if part not in ("", "."))
-
-
 def is_text(name: str) -> bool:
     """Whether it is UTF-8; Python holds other bytes of a name, and whatever JSON can spell, as lone surrogates."""
     try:
@@ -62,7 +53,7 @@ def is_text(name: str) -> bool:
 def read(folder: int, path: str, limit: int, links: bool = True) -> tuple[bytes, int]:
     """The bytes and the mode of a regular file."""
     try:
-        fd = linux.open_beneath(folder, clean(path) or ".", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=links)
+        fd = linux.open_beneath(folder, path or ".", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=links)
     except OSError as error:
         raise refusal(error, path) from error
     try:
@@ -82,11 +73,8 @@ def write(folder: int, path: str, data: bytes, limit: int, executable: bool | No
     """Create or replace a regular file, and its parents. On a full disk the old content may be lost."""
     if len(data) > limit:
         raise Refused("quota", f"{path!r}: {len(data)} bytes, the limit is {limit}")
-    name = clean(path)
-    if not name or name.split("/")[-1] == "..":
-        raise Refused("path", f"{path!r}: it is a folder")
     try:
-        fd = _open_for_write(folder, name)
+        fd = _open_for_write(folder, path)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise Refused("path", f"{path!r}: it is no regular file")
@@ -115,9 +103,8 @@ def _make_parents(folder: int, name: str) -> None:
     at = os.dup(folder)
     try:
         for part in name.split("/")[:-1]:
-            if part != "..":
-                with suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=at)
+            with suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=at)
             after = linux.open_beneath(at, part, os.O_PATH | os.O_DIRECTORY)
             os.close(at)
             at = after
@@ -128,7 +115,7 @@ def _make_parents(folder: int, name: str) -> None:
 def listing(folder: int, path: str) -> list[tuple[str, str, int]]:
     """(name, kind, bytes) of a folder's entries, sorted by name. One that is no UTF-8 is escaped, its kind "other"."""
     try:
-        fd = linux.open_beneath(folder, clean(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        fd = linux.open_beneath(folder, path or ".", os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise refusal(error, path) from error
     try:
@@ -149,11 +136,9 @@ def _row(entry: os.DirEntry[str]) -> tuple[str, str, int]:
     return name, "file", entry.stat(follow_symlinks=False).st_size
 
 
-def check_folder(folder: int, path: str) -> str:
-    """The cleaned path of a folder that exists below `folder`."""
-    name = clean(path)
+def check_folder(folder: int, path: str) -> None:
+    """Refused unless `path` is a folder below `folder`."""
     try:
-        os.close(linux.open_beneath(folder, name or ".", os.O_PATH | os.O_DIRECTORY))
+        os.close(linux.open_beneath(folder, path or ".", os.O_PATH | os.O_DIRECTORY))
     except OSError as error:
         raise refusal(error, path) from error
-    return name

@@ -215,7 +215,7 @@ class Server:
 
     def do_exec(self, header: dict[str, Any], body: bytes) -> Any:
         sandbox = self._sandbox(header)
-        header["cwd"] = files.check_folder(sandbox.fd, header["cwd"])
+        files.check_folder(sandbox.fd, header["cwd"])
         if not header["argv"]:
             raise Failure("backend", "an empty command")
         if not all("\0" not in word and files.is_text(word) for word in header["argv"]):
