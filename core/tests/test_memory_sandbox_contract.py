@@ -1,12 +1,8 @@
 """The public fake passes the contract of its kind."""
 
-from pathlib import Path
-
-from composer_core.protocols import SandboxProvider
 from composer_testing.contracts.sandboxes import SandboxContract
-from composer_testing.fakes.sandbox import MemoryProvider
+from composer_testing.fakes.plugin import composer_sandboxes
 
 
 class TestMemory(SandboxContract):
-    def provider(self, tmp_path: Path) -> SandboxProvider:
-        return MemoryProvider()
+    spec = next(iter(composer_sandboxes()))

@@ -1,24 +1,20 @@
 """Both tiers pass the public contract, on real processes and real bubblewrap."""
 
-from pathlib import Path
-
-from composer_core.protocols import SandboxProvider
 from composer_plugin_local.config import NamespacesConfig
-from composer_plugin_local.namespaces import NamespacesProvider
-from composer_plugin_local.process import ProcessProvider
-from composer_testing.contracts.sandbox_commands import CommandContract, LimitsContract
+from composer_plugin_local.plugin import composer_sandboxes
+from composer_testing.contracts.sandbox_commands import CommandContract
+
+NAMESPACES, PROCESS = composer_sandboxes()
 
 
-class TestNamespaces(LimitsContract):
-    def provider(self, tmp_path: Path) -> SandboxProvider:
-        return NamespacesProvider()
+class TestNamespaces(CommandContract):
+    spec = NAMESPACES
 
 
-class TestNamespacesWithoutControlGroups(LimitsContract):
-    def provider(self, tmp_path: Path) -> SandboxProvider:
-        return NamespacesProvider(NamespacesConfig(cgroups=False))
+class TestNamespacesWithoutControlGroups(CommandContract):
+    spec = NAMESPACES
+    config = NamespacesConfig(cgroups=False)
 
 
 class TestProcess(CommandContract):
-    def provider(self, tmp_path: Path) -> SandboxProvider:
-        return ProcessProvider()
+    spec = PROCESS

@@ -1,49 +1,75 @@
-"""What every sandbox provider must do (`protocols.SandboxProvider`). Subclass `SandboxContract`, override `provider`.
+"""What every sandbox provider must do (`protocols.SandboxProvider`). Subclass `SandboxContract` and name the record:
 
-What a provider claims by `probe` is tested; what it does not claim must raise `Unsupported` through the framework's
-Sandbox. Providers whose commands are real processes subclass `CommandContract`,
-those that claim limits `LimitsContract` (both in `sandbox_commands`).
+class TestMine(SandboxContract):
+    spec = next(iter(composer_sandboxes()))
+
+What the record declares, what `probe` finds and what sandboxes do must be the same: a capability that is declared is
+tried out (`composer_testing.sandbox_claims`), one that is not must raise `Unsupported` through the framework's Sandbox.
+Whatever a test does, closing the provider must leave nothing behind. Providers whose commands are real processes
+subclass `CommandContract` (in `sandbox_commands`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from composer_core.capabilities import CAPABILITIES
 from composer_core.errors import (
+    ComposerError,
     PathError,
     PluginFault,
     PrepareError,
     QuotaError,
+    SandboxError,
     SandboxGone,
     TemplateMissing,
     Unsupported,
 )
-from composer_core.protocols import Created, ExecResult, SandboxProvider, TemplateRef, TemplateSpec
+from composer_core.protocols import (
+    BuildContext,
+    Created,
+    ExecResult,
+    SandboxBackend,
+    SandboxProvider,
+    TemplateRef,
+    TemplateSpec,
+)
+from composer_core.records import SandboxSpec, resolve
 from composer_core.sandbox import CallLimits, Sandbox
-from composer_core.trees import Tree
+from composer_testing.sandbox_claims import CLAIMS, SPEC, TREE, until
 
-TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n", "pkg/deep/c.txt": "three\n"})
-SPEC = TemplateSpec(TREE.ref, file_bytes=1 << 20, disk_bytes=8 << 20, memory_bytes=128 << 20, processes=24)
 Act = Callable[[Sandbox, SandboxProvider], Awaitable[Any]]
+SLEEPS = f"sleep 86400.{os.getpid()}"
+"""A command that no other process on this machine has."""
 
 
 class SandboxContract:
     """Name your subclass `Test...`; each test gets a fresh provider, closed at its end."""
 
-    tested_limits: frozenset[str] = frozenset()
+    spec: ClassVar[SandboxSpec]
+    """The record that your hook yields."""
+    config: ClassVar[Any] = None
+    """The provider's settings; those of the record by default."""
 
     def provider(self, tmp_path: Path) -> SandboxProvider:
-        raise NotImplementedError("return a provider; it is started inside an event loop")
+        """Built as a run builds it; it is started inside an event loop."""
+        build: Callable[..., SandboxProvider] = resolve(self.spec.factory)
+        return build(self.config or self.spec.config(), BuildContext(tmp_path))
 
     @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> Iterator[None]:
-        self._tmp_path = tmp_path
-        yield
+    def _folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        with tempfile.TemporaryDirectory(prefix="contract-", ignore_cleanup_errors=True) as folder:
+            monkeypatch.setattr(tempfile, "tempdir", folder)
+            self._tmp_path = tmp_path
+            yield
 
     def act(self, act: Act, limits: CallLimits | None = None) -> Any:
         """Run `act(sandbox, provider)` in one sandbox of `TREE`, and close the provider whatever happens."""
@@ -54,7 +80,9 @@ class SandboxContract:
                 return await asyncio.wait_for(act(await new_sandbox(provider, limits), provider), 60)
             finally:
                 await provider.close()
+                left = os.listdir(tempfile.gettempdir())
                 await provider.close()
+                assert not left, f"close() left {left} in the folder for temporary files"
 
         return asyncio.run(whole())
 
@@ -65,7 +93,82 @@ class SandboxContract:
         result: ExecResult = self.act(act)
         return result
 
+    # --- what it claims ---
+
+    def test_what_is_probed_is_what_the_record_declares(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> frozenset[str]:
+            return await provider.probe()
+
+        probed, declared = self.act(act), self.spec.capabilities
+        assert probed == declared, f"the record declares {sorted(declared)}; found: probe() returns {sorted(probed)}"
+        walls = self.spec.isolation
+        assert walls != "none" or "sandbox.isolates" not in declared, "isolates is declared; found: isolation='none'"
+
+    @pytest.mark.parametrize("claim", CLAIMS)
+    def test_what_is_declared_is_given_and_what_is_given_is_declared(self, claim: str) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> Exception | None:
+            try:
+                await CLAIMS[claim](sandbox, provider)
+            except (AssertionError, ComposerError) as error:
+                return error
+            return None
+
+        if claim in self.spec.capabilities:
+            found = self.act(act)
+            assert not found, f"{claim} is declared; expected: {CAPABILITIES[claim]}; found: {found}"
+        elif not claim.startswith("sandbox.limits."):  # this machine may have limits of its own
+            found = self.act(act)
+            refused = isinstance(found, Unsupported) or (claim == "sandbox.isolates" and found)
+            assert refused, (
+                f"{claim} is not declared; expected: Unsupported; found: {found or 'it works'}; "
+                "fix: declare it in the record and in probe(), or leave out what it takes"
+            )
+
     # --- life cycle ---
+
+    def test_destroying_leaves_no_file_descriptor_or_process(self) -> None:
+        leave = "setsid " if "sandbox.isolates" in self.spec.capabilities else ""  # else it may: nothing holds it
+
+        async def life(provider: SandboxProvider) -> None:
+            sandbox = await new_sandbox(provider)
+            command = ["sh", "-c", f"{leave}{SLEEPS} & {SLEEPS}"]
+            running = asyncio.ensure_future(sandbox.exec(command, timeout_s=60))
+            await asyncio.sleep(0.3)
+            await sandbox.destroy()
+            await asyncio.wait([running], timeout=1)
+
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            await life(provider)  # may make what is shared by all
+            before = _held()
+            await life(provider)
+
+            async def cleared() -> bool:
+                return _held() <= before
+
+            assert await until(cleared), f"destroy() left {sorted(_held() - before)}"
+
+        self.act(act)
+
+    def test_one_sandbox_that_cannot_be_destroyed_keeps_no_other_when_the_provider_closes(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            others = [await new_sandbox(provider) for _ in range(2)]
+            kind, destroy = type(sandbox.backend), type(sandbox.backend).destroy
+
+            async def fail(backend: SandboxBackend) -> None:
+                if backend.id == sandbox.id:
+                    raise RuntimeError("cannot be destroyed")
+                await destroy(backend)
+
+            with pytest.MonkeyPatch.context() as patched, suppress(Exception):
+                patched.setattr(kind, "destroy", fail)
+                await provider.close()
+            left = os.listdir(tempfile.gettempdir())
+            assert not left, f"close() left {left} when one sandbox could not be destroyed"
+            for other in others:
+                with pytest.raises(SandboxError):
+                    await other.read("a.txt")
+
+        self.act(act)
 
     def test_destroy_is_safe_twice_and_a_destroyed_sandbox_is_gone(self) -> None:
         async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
@@ -234,91 +337,25 @@ class SandboxContract:
 
         self.act(act)
 
-    # --- forks and snapshots ---
-
-    def test_forks_start_equal_and_diverge(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            if "sandbox.forks" not in await provider.probe():
-                with pytest.raises(Unsupported):
-                    await sandbox.fork(2)
-                return
-            await sandbox.write("a.txt", b"parent")
-            await sandbox.exec(["rm", "-f", "pkg/b.txt"])
-            children = await sandbox.fork(8)
-            assert len({child.id for child in children if isinstance(child, Sandbox)}) == 8
-            first, second = children[0], children[1]
-            assert isinstance(first, Sandbox) and isinstance(second, Sandbox)
-            await first.write("a.txt", b"child")
-            assert (await second.read("a.txt"), await sandbox.read("a.txt")) == (b"parent", b"parent")
-            assert (await first.patch()).deletes == ("pkg/b.txt",)
-            with pytest.raises(PathError):
-                await second.read("pkg/b.txt")
-
-        self.act(act)
-
-    def test_forks_of_forks_keep_the_whole_history(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            if "sandbox.forks" not in await provider.probe():
-                with pytest.raises(Unsupported):
-                    await sandbox.fork(1)
-                return
-            for depth in range(20):
-                await sandbox.write(f"at-{depth}", b"x")
-                (child,) = await sandbox.fork(1)
-                assert isinstance(child, Sandbox)
-                await sandbox.destroy()
-                sandbox = child
-            assert {file.path for file in (await sandbox.patch()).writes} == {f"at-{depth}" for depth in range(20)}
-
-        self.act(act)
-
-    def test_a_snapshot_outlives_its_source_and_is_restored_twice(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            if "sandbox.snapshots.files" not in await provider.probe():
-                with pytest.raises(Unsupported):
-                    await sandbox.snapshot()
-                return
-            await sandbox.write("kept", b"1")
-            ref = await sandbox.snapshot()
-            await sandbox.write("kept", b"2")
-            await sandbox.destroy()
-            for _ in range(2):
-                (child,) = await provider.create(ref)
-                assert isinstance(child, Created)
-                assert await child.backend.read("kept", 10) == b"1"
-
-        self.act(act)
-
-    @pytest.mark.parametrize(
-        "capability, call",
-        [
-            ("sandbox.snapshots.full", lambda sandbox: sandbox.full_snapshot()),
-            ("sandbox.sessions", lambda sandbox: sandbox.session_exec("main", ["true"])),
-            ("sandbox.pauses", lambda sandbox: sandbox.pause()),
-            ("sandbox.networks", lambda sandbox: sandbox.set_network(["example.org"])),
-            ("sandbox.leases", lambda sandbox: sandbox.renew(10)),
-        ],
-    )
-    def test_an_unclaimed_capability_is_refused(self, capability: str, call: Callable[[Sandbox], Any]) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            if capability in await provider.probe():
-                await call(sandbox)
-                return
-            with pytest.raises(Unsupported):
-                await call(sandbox)
-
-        self.act(act)
-
-    def test_claimed_limits_are_put_to_the_test(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> frozenset[str]:
-            return await provider.probe()
-
-        claimed = {name for name in self.act(act) if name.startswith("sandbox.limits.")}
-        assert claimed <= self.tested_limits, "subclass LimitsContract as well"
-
 
 async def new_sandbox(provider: SandboxProvider, limits: CallLimits | None = None) -> Sandbox:
     (child,) = await provider.create(await provider.prepare(SPEC, TREE))
     if not isinstance(child, Created):
         raise PluginFault(child.error, kind="sandboxes", plugin="under test")
     return Sandbox(child.backend, "under/test", TREE, limits)
+
+
+def _held() -> set[str]:
+    """What a sandbox could leave: temporary files, and this process's descriptors, children and `SLEEPS`."""
+    files = {str(path) for path in Path(tempfile.gettempdir()).rglob("*")}
+    children = {f"child {pid}" for task in Path("/proc/self/task").glob("*/children") for pid in _text(task).split()}
+    commands = ((path, _text(path).replace("\0", " ")) for path in Path("/proc").glob("[0-9]*/cmdline"))
+    left = {f"{path.parent.name} ({line})" for path, line in commands if SLEEPS in line}
+    return files | {f"descriptor {fd}" for fd in os.listdir("/proc/self/fd")} | children | left
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # a process that has ended
+        return ""

@@ -129,8 +129,8 @@ class JailProvider:
         return self.live[sandbox_id]
 
     async def close(self) -> None:
-        await asyncio.gather(*(sandbox.destroy() for sandbox in list(self.live.values())))
-        await remove(self.root)
+        await asyncio.gather(*(sandbox.destroy() for sandbox in list(self.live.values())), return_exceptions=True)
+        await remove(self.root)  # an error if anything of them is left
 
 
 class Jail:

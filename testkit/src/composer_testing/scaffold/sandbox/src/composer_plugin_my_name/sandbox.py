@@ -1,7 +1,7 @@
 """Sandboxes that are folders: a copy of the workspace, and processes of this user in it. They isolate nothing.
 
-Paths are checked and then opened. A command that runs at the same moment could put a link in between, which gains it
-nothing here; a backend that isolates has to open a path part by part instead.
+Where a path leads is checked and then opened. A command that runs at the same moment could put a link in between, which
+gains it nothing here; a backend that isolates has to open a path part by part instead.
 """
 
 import asyncio
@@ -75,9 +75,9 @@ class MyNameProvider:
         return self._live[sandbox_id]
 
     async def close(self) -> None:
-        """Safe twice, and after a start that failed."""
-        await asyncio.gather(*(sandbox.destroy() for sandbox in list(self._live.values())))
-        await remove(self._root)
+        """Safe twice, and after a start that failed; one sandbox that cannot be destroyed keeps no other."""
+        await asyncio.gather(*(sandbox.destroy() for sandbox in list(self._live.values())), return_exceptions=True)
+        await remove(self._root)  # an error if anything of them is left
 
 
 class MyNameSandbox:
@@ -129,9 +129,8 @@ class MyNameSandbox:
         """Where `path` really is, links followed; PathError unless that is in the workspace and `fits`."""
         if self.id not in self._live:
             raise SandboxGone(f"sandbox {self.id} was destroyed")
-        clean = path.encode(errors="ignore").decode().replace("\0", "")  # what no file can be named
-        found = Path(os.path.realpath(self.folder / clean))
-        if clean != path or not found.is_relative_to(self.folder) or not fits(found):
+        found = Path(os.path.realpath(self.folder / path))
+        if not found.is_relative_to(self.folder) or not fits(found):
             raise PathError(f"{path!r} is no such file or folder of the workspace")
         return found
 

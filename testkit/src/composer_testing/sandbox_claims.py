@@ -1,0 +1,303 @@
+"""What a sandbox is tried on for each capability that its record may declare: `CLAIMS`, used by `SandboxContract`.
+
+A probe does what the capability promises and asserts that it held; where the backend lacks the methods, the framework's
+Sandbox raises `Unsupported`. Commands are words of `sh` and coreutils, and to try the network bash or python3. What a
+probe tries to reach on the host is its own: a file, a process and a listening socket that it made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from composer_core.errors import QuotaError, SandboxGone, Unsupported
+from composer_core.protocols import Changes, Created, SandboxBackend, SandboxProvider, SnapshotRef, TemplateSpec
+from composer_core.sandbox import Sandbox
+from composer_core.trees import Patch, Tree
+
+TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n", "pkg/deep/c.txt": "three\n"})
+SPEC = TemplateSpec(TREE.ref, file_bytes=1 << 20, disk_bytes=8 << 20, memory_bytes=128 << 20, processes=24)
+WAIT_S = 8.0
+"""How long a probe waits for what must happen by itself."""
+Probe = Callable[[Sandbox, SandboxProvider], Awaitable[None]]
+
+
+async def until(happened: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether it happens within `WAIT_S`."""
+    for _ in range(int(WAIT_S * 20)):
+        if await happened():
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+# --- isolation ----------------------------------------------------------------------------------------------------
+
+SECRET = "a secret of the host"
+BREAK_OUT = """
+command -v bash || command -v python3 || exit
+for at in {folders}; do cat $at/secret /proc/1/root$at/secret; echo mine > $at/secret; rm -f $at/secret; done
+cat /proc/[0-9]*/cmdline
+kill -9 {pid}
+for at in {addresses}; do
+  bash -c "exec 3<>/dev/tcp/$at/{port}"
+  python3 -c "import socket; socket.create_connection(('$at', {port}), 1)"
+done
+"""
+
+
+async def isolates(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    sleeps = f"600.{os.getpid()}"
+    async with host_process("sleep", sleeps) as process, host_server() as (port, connections):
+        with ExitStack() as stack:
+            folders = [stack.enter_context(host_folder(place)) for place in (tempfile.gettempdir(), "/var/tmp", "~")]
+            shown = " ".join(folder for folder in folders if folder)
+            script = BREAK_OUT.format(folders=shown, pid=process.pid, addresses=" ".join(addresses()), port=port)
+            result = await sandbox.exec(["sh", "-c", script], timeout_s=30)
+            assert result.stdout.startswith(b"/"), f"no command to try it with: {result.stderr.decode()!r}"
+            secrets = [Path(folder, "secret") for folder in folders if folder]
+            tried = {
+                "read a file of the host": SECRET.encode() in result.stdout,
+                "wrote a file of the host": not all(path.is_file() and path.read_text() == SECRET for path in secrets),
+                "saw a process of the host": sleeps.encode() in result.stdout,
+                "killed a process of the host": await ended(process),
+                "connected to the host": bool(connections),
+            }
+    found = [what for what, happened in tried.items() if happened]
+    assert not found, f"a command {', '.join(found)}"
+
+
+@contextmanager
+def host_folder(place: str) -> Iterator[str]:
+    """A folder that holds the secret, readable by all; "" where none can be made."""
+    if not os.access(os.path.expanduser(place), os.W_OK):
+        yield ""
+        return
+    with tempfile.TemporaryDirectory(dir=os.path.expanduser(place), prefix=".composer-") as folder:
+        os.chmod(folder, 0o755)
+        Path(folder, "secret").write_text(SECRET)
+        yield folder
+
+
+@asynccontextmanager
+async def host_process(*argv: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(*argv)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def ended(process: asyncio.subprocess.Process) -> bool:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), 0.2)
+    return process.returncode is not None
+
+
+@asynccontextmanager
+async def host_server() -> AsyncIterator[tuple[int, list[None]]]:
+    """A port of this machine, and an entry for each connection made to it."""
+    connections: list[None] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(None)
+        writer.close()
+
+    async with await asyncio.start_server(connected, "0.0.0.0", 0) as server:
+        yield server.sockets[0].getsockname()[1], connections
+
+
+def addresses() -> list[str]:
+    """Under which a command could find this machine: its own loopback, and where its packets would leave from."""
+    found = ["127.0.0.1"]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # sends nothing; an address that documentation has for itself
+        found.append(probe.getsockname()[0])
+    return found
+
+
+async def networks(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    async with host_server() as (port, connections):
+
+        async def reached(allow: Sequence[str]) -> bool:
+            await sandbox.set_network(allow)
+            script = BREAK_OUT.format(folders="", pid="none", addresses=" ".join(addresses()), port=port)
+            await sandbox.exec(["sh", "-c", script], timeout_s=30)
+            await asyncio.sleep(0.2)
+            seen = bool(connections)
+            connections.clear()
+            return seen
+
+        assert not await reached([]), "a command connected to the host, to which no network was allowed"
+        assert await reached(addresses()), f"no command could connect to {addresses()}, which were allowed"
+        assert not await reached([]), "what is allowed no more can still be reached"
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+async def changes(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    if not isinstance(sandbox.backend, Changes):
+        raise Unsupported("the backend has no method changes()")
+    await sandbox.write("a.txt", b"changed")
+    await sandbox.write("new/file", b"new")
+    await sandbox.exec(["rm", "-f", "pkg/b.txt"])
+    told, true = await sandbox.patch(), Patch.between(TREE, await sandbox.tree())
+    assert told == true, f"changes() tells {told}; a walk finds {true}"
+
+
+async def forks(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    await sandbox.write("a.txt", b"parent")
+    await sandbox.exec(["rm", "-f", "pkg/b.txt"])
+    first, second, *_ = children = [child for child in await sandbox.fork(8) if isinstance(child, Sandbox)]
+    ids = {child.id for child in (*children, sandbox)}
+    assert len(ids) == 9, f"{len(ids) - 1} new ids of 8 forks"
+    starts = [await child.patch() for child in children]
+    assert set(starts) == {await sandbox.patch()}, f"forks do not start as their parent is: {starts}"
+    await first.write("a.txt", b"child")
+    found = await second.read("a.txt"), await sandbox.read("a.txt")
+    assert found == (b"parent", b"parent"), f"what one fork wrote is seen by a sibling or the parent: {found}"
+    for depth in range(20):
+        await first.write(f"at-{depth}", b"x")
+        (child,) = await first.fork(1)
+        assert isinstance(child, Sandbox), child
+        await first.destroy()
+        first = child
+    kept = {file.path for file in (await first.patch()).writes}
+    assert kept == {"a.txt", *(f"at-{depth}" for depth in range(20))}, f"a fork of forks kept {sorted(kept)}"
+
+
+async def file_snapshots(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    await sandbox.write("kept", b"1")
+    ref = await sandbox.snapshot()
+    await sandbox.write("kept", b"2")
+    await sandbox.destroy()
+    for _ in range(2):
+        backend = await restored(provider, ref)
+        assert await backend.read("kept", 10) == b"1", "a file is not as it was when the snapshot was taken"
+        await backend.write("kept", b"3")
+
+
+async def restored(provider: SandboxProvider, ref: SnapshotRef) -> SandboxBackend:
+    (child,) = await provider.create(ref)
+    assert isinstance(child, Created), child
+    return child.backend
+
+
+# --- processes ----------------------------------------------------------------------------------------------------
+
+
+async def full_snapshots(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    await sandbox.full_snapshot()
+    script = "sleep 2; echo on > late"
+    running = asyncio.ensure_future(sandbox.exec(["sh", "-c", f"setsid sh -c '{script}' & {script}"], timeout_s=30))
+    await asyncio.sleep(0.5)
+    ref = await sandbox.full_snapshot()
+    await sandbox.destroy()
+    await asyncio.gather(running, return_exceptions=True)
+    backend = await restored(provider, ref)
+
+    async def went_on() -> bool:
+        return "late" in [entry.name for entry in await backend.list("")]
+
+    assert await until(went_on), "a process that ran when it was captured does not go on in what is created from that"
+
+
+async def sessions(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    await sandbox.session_exec("one", ["cd", "pkg"])
+    one = await sandbox.session_exec("one", ["cat", "b.txt"])
+    other = await sandbox.session_exec("other", ["cat", "a.txt"])
+    assert one.stdout == b"two\n", f"after `cd pkg` a session's `cat b.txt` prints {one.stdout + one.stderr!r}"
+    assert other.stdout == b"one\n", f"another session's `cat a.txt` prints {other.stdout + other.stderr!r}"
+
+
+async def pauses(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    await sandbox.pause()
+    await sandbox.resume()
+    running = asyncio.ensure_future(sandbox.exec(["sh", "-c", "sleep 0.5; echo done"], timeout_s=30))
+    await asyncio.sleep(0.1)
+    await sandbox.pause()
+    await asyncio.sleep(1)
+    went_on = running.done()
+    await sandbox.resume()
+    result = await running
+    assert not went_on, "a command came to its end while its sandbox was paused"
+    assert result.stdout == b"done\n", f"after resume() a command ended with {result}"
+
+
+async def leases(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    for _ in range(4):
+        await sandbox.renew(1.0)
+        await asyncio.sleep(0.4)
+    await provider.attach(sandbox.id)
+
+    async def reaped() -> bool:
+        with suppress(SandboxGone):
+            await provider.attach(sandbox.id)
+            return False
+        return True
+
+    assert await until(reaped), f"a lease of 1 s was not renewed and the sandbox is still there {WAIT_S} s later"
+
+
+# --- limits -------------------------------------------------------------------------------------------------------
+
+
+async def memory(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    hog = await sandbox.exec(["sh", "-c", "head -c 400000000 /dev/zero | tail -c 390000000 | wc -c"])
+    assert hog.status == "oom" or b"390000000" not in hog.stdout, f"a command held 390 MB, over {SPEC.memory_bytes}"
+    await lives(sandbox)
+
+
+async def processes(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    bomb = "for i in $(seq 200); do sleep 30 & done; wait"
+    result = await sandbox.exec(["sh", "-c", bomb], timeout_s=3)
+    refused = result.status != "timeout" or b"fork" in result.stderr.lower()
+    assert refused, f"a command started 200 processes, over {SPEC.processes}"
+    await lives(sandbox)
+
+
+async def file_size(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    result = await sandbox.exec(["sh", "-c", "head -c 3000000 /dev/zero > big; wc -c < big"])
+    assert int(result.stdout) <= SPEC.file_bytes, f"a command wrote a file of {int(result.stdout)} bytes"
+
+
+async def disk(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    script = "i=0; while head -c 900000 /dev/zero > f$i; do i=$((i+1)); test $i -lt 40 || exit 9; done; exit 3"
+    result = await sandbox.exec(["sh", "-c", script], timeout_s=30)
+    assert result.exit_code == 3, f"a command wrote 36 MB, over {SPEC.disk_bytes}: {result}"
+    with pytest.raises(QuotaError):
+        await sandbox.write("more", b"x" * 900_000)
+    assert await sandbox.read("pkg/b.txt") == b"two\n", "a full disk took a file along"
+
+
+async def lives(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(["echo", "alive"])
+    assert result.stdout == b"alive\n", f"the sandbox did not outlive the command: {result}"
+
+
+CLAIMS: Mapping[str, Probe] = {
+    "sandbox.isolates": isolates,
+    "sandbox.forks": forks,
+    "sandbox.snapshots.files": file_snapshots,
+    "sandbox.snapshots.full": full_snapshots,
+    "sandbox.sessions": sessions,
+    "sandbox.pauses": pauses,
+    "sandbox.networks": networks,
+    "sandbox.leases": leases,
+    "sandbox.limits.memory": memory,
+    "sandbox.limits.processes": processes,
+    "sandbox.limits.file_size": file_size,
+    "sandbox.limits.disk": disk,
+    "sandbox.changes": changes,
+}
+"""Capability -> its probe."""

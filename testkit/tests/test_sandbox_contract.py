@@ -1,0 +1,375 @@
+"""The sandbox contract catches what claims more than it gives, gives what it does not claim, or leaves something.
+
+Each backend here is a working one with one thing wrong; those with nothing wrong show that the suite asks for no more
+than the capability's sentence says.
+"""
+
+import asyncio
+import importlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from composer_core import BuildContext, SandboxSpec
+from composer_core.capabilities import CAPABILITIES
+from composer_core.protocols import ExecResult, SandboxProvider
+from composer_core.trees import Patch
+from composer_testing import sandbox_claims
+from composer_testing.contracts.sandboxes import SandboxContract
+from composer_testing.fakes.sandbox import MemoryProvider, MemorySandbox
+from composer_testing.new import SCAFFOLD
+from composer_testing.sandbox_claims import CLAIMS
+
+ROOT = Path(__file__).resolve().parents[2]
+IN_MEMORY = {"sandbox.forks", "sandbox.snapshots.files", "sandbox.changes"}
+CLAIM = "test_what_is_declared_is_given_and_what_is_given_is_declared"
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch):
+    """Run one test of the suite on a provider; what it complains about, "" if it passes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(sandbox_claims, "WAIT_S", 1.5)
+    (tmp_path / "temporary").mkdir()
+
+    def run(make: Callable[[], SandboxProvider], claims: Iterable[str], test: str, *arguments: Any) -> str:
+        spec = SandboxSpec(name="mine", factory=lambda config, build: make(), capabilities=claims, isolation="vm")
+        suite = type("Suite", (SandboxContract,), {"spec": spec})()
+        suite._tmp_path = tmp_path
+        try:
+            getattr(suite, test)(*arguments)
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    return run
+
+
+def test_every_capability_of_a_sandbox_is_probed():
+    assert set(CLAIMS) == {name for name in CAPABILITIES if name.startswith("sandbox.")}
+
+
+# --- in memory ----------------------------------------------------------------------------------------------------
+
+
+class Forgetful(MemorySandbox):
+    async def changes(self, limit_bytes: int) -> Patch:
+        return Patch((await super().changes(limit_bytes)).writes)
+
+
+class Siamese(MemorySandbox):
+    async def fork(self, n: int) -> Any:
+        children = await super().fork(n)
+        for child in children:
+            child.backend.files = self.files
+        return children
+
+
+class Stillborn(MemorySandbox):
+    async def fork(self, n: int) -> Any:
+        return await self.provider.create((await self.provider.prepare(self.spec, self.pristine)), n)
+
+
+class Lasting(MemorySandbox):
+    """Its snapshots show the files as they are when they are used."""
+
+    async def snapshot(self) -> Any:
+        ref = await super().snapshot()
+        self.provider.late[ref.id] = self
+        return ref
+
+
+class Sessions(MemorySandbox):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.folders: dict[str, str] = {}
+
+    async def session_exec(self, name: str, request: Any) -> ExecResult:
+        if request.argv[0] == "cd":
+            self.folders[name] = request.argv[1] + "/"
+            return ExecResult("exited", 0)
+        words = [self.folders.get(name, "") + word for word in request.argv[1:]]
+        return await self.exec(evolve(request, argv=(request.argv[0], *words)))
+
+
+class OneSession(Sessions):
+    async def session_exec(self, name: str, request: Any) -> ExecResult:
+        return await super().session_exec("all", request)
+
+
+class NoSession(Sessions):
+    async def session_exec(self, name: str, request: Any) -> ExecResult:
+        self.folders.clear()
+        return await super().session_exec(name, request)
+
+
+class Pauses(MemorySandbox):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.going = asyncio.Event()
+        self.going.set()
+
+    async def exec(self, request: Any) -> ExecResult:
+        result = await super().exec(request)
+        await self.going.wait()
+        return result
+
+    async def pause(self) -> None:
+        self.going.clear()
+
+    async def resume(self) -> None:
+        self.going.set()
+
+
+class Restless(Pauses):
+    async def pause(self) -> None:
+        pass
+
+
+class Leases(MemorySandbox):
+    timer: Any = None
+
+    async def renew(self, lease_s: float) -> None:
+        if self.timer:
+            self.timer.cancel()
+        self.timer = asyncio.get_running_loop().call_later(lease_s, self.provider.live.pop, self.id, None)
+
+
+class Squatter(Leases):
+    async def renew(self, lease_s: float) -> None:
+        pass
+
+
+class Impatient(Leases):
+    async def renew(self, lease_s: float) -> None:
+        self.timer = None
+        await super().renew(lease_s)
+
+
+class Full(MemorySandbox):
+    """What runs when it is captured runs again in what is created from the capture."""
+
+    request: Any = None
+
+    async def exec(self, request: Any) -> ExecResult:
+        self.request = request
+        return await super().exec(request)
+
+    async def full_snapshot(self) -> Any:
+        ref = await self.snapshot()
+        self.provider.running[ref.id] = self.request
+        return ref
+
+
+class FilesOnly(Full):
+    async def full_snapshot(self) -> Any:
+        return await self.snapshot()
+
+
+class Provider(MemoryProvider):
+    """Sandboxes of a class, with a `sh` that knows the scripts of the probes."""
+
+    def __init__(self, backend: type[MemorySandbox]) -> None:
+        super().__init__({"sh": self.sh})
+        self.backend = backend
+        self.running: dict[str, Any] = {}
+        self.tasks: set[Any] = set()
+        self.late: dict[str, MemorySandbox] = {}
+
+    async def sh(self, files: Any, argv: Any, stdin: bytes) -> ExecResult:
+        if "sleep" in argv[2]:
+            await asyncio.sleep(0.6)
+        if "late" in argv[2]:
+            files["late"] = b"on\n"
+        return ExecResult("exited", 0, b"done\n")
+
+    def place(self, spec: Any, pristine: Any, now: Any = None) -> MemorySandbox:
+        sandbox = self.backend(self, self._name("sandbox"), spec, pristine, now or pristine)
+        self.live[sandbox.id] = sandbox
+        return sandbox
+
+    async def create(self, source: Any, n: int = 1) -> Any:
+        if source.id in self.late:
+            source = self.capture(self.late[source.id])
+        children = await super().create(source, n)
+        if self.running.get(source.id):
+            self.tasks |= {asyncio.ensure_future(child.backend.exec(self.running[source.id])) for child in children}
+        return children
+
+
+@pytest.mark.parametrize(
+    ("backend", "claim"),
+    [
+        (MemorySandbox, "forks"),
+        (MemorySandbox, "snapshots.files"),
+        (MemorySandbox, "changes"),
+        (Sessions, "sessions"),
+        (Pauses, "pauses"),
+        (Leases, "leases"),
+        (Full, "snapshots.full"),
+    ],
+)
+def test_a_claim_that_is_kept_passes_and_one_that_is_not_made_is_missed(said, backend, claim):
+    name = f"sandbox.{claim}"
+    assert said(lambda: Provider(backend), {name}, CLAIM, name) == ""
+    missed = said(lambda: Provider(backend), IN_MEMORY - {name}, CLAIM, name)
+    assert f"{name} is not declared; expected: Unsupported; found: it works; fix: declare it" in missed
+
+
+@pytest.mark.parametrize(
+    ("backend", "claim", "found"),
+    [
+        (Forgetful, "changes", "a walk finds"),
+        (Siamese, "forks", "is seen by a sibling"),
+        (Stillborn, "forks", "do not start as their parent is"),
+        (Lasting, "snapshots.files", "not as it was"),
+        (OneSession, "sessions", "another session's `cat a.txt`"),
+        (NoSession, "sessions", "after `cd pkg`"),
+        (Restless, "pauses", "while its sandbox was paused"),
+        (Squatter, "leases", "still there"),
+        (Impatient, "leases", "there is no sandbox"),
+        (FilesOnly, "snapshots.full", "does not go on"),
+        (MemorySandbox, "sessions", "a MemorySandbox without session_exec()"),
+        (MemorySandbox, "pauses", "without pause(), resume()"),
+        (MemorySandbox, "isolates", "no command to try it with"),
+    ],
+)
+def test_a_claim_that_is_not_kept_is_caught(said, backend, claim, found):
+    name = f"sandbox.{claim}"
+    text = said(lambda: Provider(backend), {name}, CLAIM, name)
+    assert text.startswith(f"{name} is declared; expected: {CAPABILITIES[name]}; found: ")
+    assert found in text
+
+
+def test_declared_and_probed_must_be_equal(said):
+    test = "test_what_is_probed_is_what_the_record_declares"
+    assert said(MemoryProvider, IN_MEMORY, test) == ""
+    for claims in (IN_MEMORY | {"sandbox.leases"}, IN_MEMORY - {"sandbox.forks"}):
+        assert f"the record declares {sorted(claims)}; found: probe() returns" in said(MemoryProvider, claims, test)
+
+
+# --- with real processes ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(monkeypatch):
+    """The module of the template's sandboxes: folders and processes, which isolate and limit nothing."""
+    monkeypatch.syspath_prepend(SCAFFOLD / "sandbox/src")
+    return importlib.import_module("composer_plugin_my_name.sandbox")
+
+
+@pytest.fixture
+def jail(monkeypatch):
+    """The module of the teaching plugin's sandboxes, which isolate."""
+    monkeypatch.syspath_prepend(ROOT / "examples/plugins/workshop/src")
+    return importlib.import_module("composer_plugin_workshop.jail")
+
+
+def provider_of(module: Any, name: str, **methods: Any) -> Callable[[], SandboxProvider]:
+    """Makes a provider of a module, with other methods."""
+    cls = type("Broken", (getattr(module, name),), methods)
+    return lambda: cls(None, BuildContext(Path()))
+
+
+@pytest.mark.parametrize("kind", ["memory", "processes", "file_size", "disk"])
+def test_a_limit_that_is_not_enforced_is_caught(said, folders, kind):
+    name = f"sandbox.limits.{kind}"
+    text = said(provider_of(folders, "MyNameProvider"), {name}, CLAIM, name)
+    assert text.startswith(f"{name} is declared; expected: a") and "found: a command" in text
+
+
+HOLES = {
+    "read a file of the host": lambda walls: [*walls, "--ro-bind", "/var", "/var"],
+    "wrote a file of the host": lambda walls: [*walls, "--bind", "/var/tmp", "/var/tmp"],
+    "saw a process of the host": lambda walls: [*walls, "--ro-bind", "/proc", "/proc"],
+    "killed a process of the host": lambda walls: [word for word in walls if word != "--unshare-all"],
+    "connected to the host": lambda walls: [*walls, "--share-net"],
+}
+
+
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_hole_in_the_walls_is_caught(said, jail, monkeypatch, hole):
+    make, name = provider_of(jail, "JailProvider"), "sandbox.isolates"
+    monkeypatch.setattr(jail, "WALLS", HOLES[hole](jail.WALLS))
+    assert hole in said(make, {name}, CLAIM, name)
+    assert not said(make, set(), CLAIM, name)
+
+
+def test_walls_without_a_hole_pass_and_must_be_declared(said, jail):
+    make, name = provider_of(jail, "JailProvider"), "sandbox.isolates"
+    assert not said(make, {name}, CLAIM, name)
+    assert "is not declared; expected: Unsupported; found: it works" in said(make, set(), CLAIM, name)
+
+
+@pytest.mark.parametrize(
+    ("walls", "found"),
+    [
+        (lambda allow: ["--share-net"] if allow else [], ""),
+        (lambda allow: [], "no command could connect"),
+        (lambda allow: ["--share-net"], "to which no network was allowed"),
+    ],
+)
+def test_a_network_policy_that_does_nothing_is_caught(said, jail, monkeypatch, walls, found):
+    name, closed = "sandbox.networks", jail.WALLS
+
+    async def set_network(self: Any, allow: Any) -> None:
+        monkeypatch.setattr(jail, "WALLS", [*closed, *walls(allow)])
+
+    monkeypatch.setattr(jail.Jail, "set_network", set_network, raising=False)
+    text = said(provider_of(jail, "JailProvider"), {name}, CLAIM, name)
+    assert found in text if found else not text
+
+
+# --- what is left -------------------------------------------------------------------------------------------------
+
+
+def test_what_destroying_leaves_behind_is_named(said, folders, monkeypatch):
+    test, make = "test_destroying_leaves_no_file_descriptor_or_process", provider_of(folders, "MyNameProvider")
+    assert not said(make, set(), test)
+    opened: list[int] = []
+
+    async def keeps_its_folder(self: Any) -> None:
+        self._live.pop(self.id, None)
+        await self._processes.kill()
+
+    async def keeps_its_command(self: Any) -> None:
+        self._live.pop(self.id, None)
+        await folders.remove(self._home)
+
+    async def keeps_a_descriptor(self: Any, destroy: Any = folders.MyNameSandbox.destroy) -> None:
+        opened.append(os.open("/dev/null", os.O_RDONLY))
+        await destroy(self)
+
+    for destroy, found in (
+        (keeps_its_folder, f"'{tempfile.gettempdir()}/my-name-"),
+        (keeps_its_command, f"sleep 86400.{os.getpid()}"),
+        (keeps_a_descriptor, "destroy() left ['descriptor "),
+    ):
+        monkeypatch.setattr(folders.MyNameSandbox, "destroy", destroy)
+        assert found in said(make, set(), test)
+    list(map(os.close, opened))
+
+
+def test_what_closing_leaves_behind_is_named_by_every_test(said, folders):
+    async def close(self: Any) -> None:
+        for sandbox in list(self._live.values()):
+            await sandbox.destroy()
+
+    make = provider_of(folders, "MyNameProvider", close=close)
+    assert "close() left ['my-name-" in said(make, set(), "test_listing_tells_files_from_folders")
+
+
+def test_a_provider_that_closes_until_the_first_failure_is_caught(said, folders):
+    async def close(self: Any) -> None:
+        await asyncio.gather(*(sandbox.destroy() for sandbox in list(self._live.values())))
+        await folders.remove(self._root)
+
+    test = "test_one_sandbox_that_cannot_be_destroyed_keeps_no_other_when_the_provider_closes"
+    assert not said(provider_of(folders, "MyNameProvider"), set(), test)
+    left = said(provider_of(folders, "MyNameProvider", close=close), set(), test)
+    assert "close() left ['my-name-" in left and "when one sandbox could not be destroyed" in left
