@@ -1,29 +1,82 @@
-"""The fake grading room does what a run's does: pristine at first, then patched, hidden files last."""
+"""The fake grading rooms do what a run's does: pristine at first, then patched, hidden files last."""
 
 import asyncio
 
-from composer_core import File, Patch, Tree
-from composer_core.types import Grading
-from composer_testing.fakes.rooms import folder_rooms
+import pytest
 
-PRISTINE = Tree.of({"a.txt": "one", "folder/b.txt": "two"})
+from composer_core import File, Patch, ToolContext, Tree
+from composer_core.errors import PathError
+from composer_core.protocols import ExecResult
+from composer_core.types import Grading
+from composer_testing.fakes import tools
+from composer_testing.fakes.rooms import folder_rooms, rooms_of
+from composer_testing.fakes.sandbox import sandbox_of
+
+FILES = {"a.txt": "one", "folder/b.txt": b"two"}
 GRADING = Grading(Tree.of({"hidden/test.txt": "three"}), ("cat", "a.txt"), protected=("folder/*",))
 
 
-def test_a_room_is_pristine_until_a_patch_is_applied():
-    async def body() -> tuple[bytes, bytes]:
-        async with folder_rooms(PRISTINE, GRADING)() as room:
-            before = await room.sandbox.read("a.txt")
-            await room.apply(Patch((File("a.txt", b"changed"),)))
-            return before, await room.sandbox.read("a.txt")
-
-    assert asyncio.run(body()) == (b"one", b"changed")
+@pytest.fixture(params=["folder", "memory"])
+def rooms(request):
+    return folder_rooms(Tree.of(FILES), GRADING) if request.param == "folder" else rooms_of(FILES, GRADING)
 
 
-def test_what_a_patch_deletes_is_gone_and_what_is_protected_stays():
-    async def body() -> set[str]:
-        async with folder_rooms(PRISTINE, GRADING)() as room:
+def test_a_room_is_pristine_until_a_patch_is_applied_and_the_next_one_again(rooms):
+    async def body() -> list[bytes]:
+        found = []
+        for _ in range(2):
+            async with rooms() as room:
+                found.append(await room.sandbox.read("a.txt"))
+                await room.apply(Patch((File("a.txt", b"changed"),)))
+                found += [await room.sandbox.read("a.txt"), (await room.run()).stdout]
+        return found
+
+    assert asyncio.run(body()) == [b"one", b"changed", b"changed"] * 2
+
+
+def test_what_a_patch_deletes_is_gone_and_what_is_protected_stays(rooms):
+    async def body() -> list[bytes]:
+        async with rooms() as room:
             await room.apply(Patch(deletes=("a.txt", "folder/b.txt")))
-            return {path.relative_to(room.root).as_posix() for path in room.root.rglob("*") if path.is_file()}
+            with pytest.raises(PathError):
+                await room.sandbox.read("a.txt")
+            return [await room.sandbox.read(path) for path in ("folder/b.txt", "hidden/test.txt")]
 
-    assert asyncio.run(body()) == {"folder/b.txt", "hidden/test.txt"}
+    assert asyncio.run(body()) == [b"two", b"three"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "timeout_s", "status", "code"),
+    [
+        (("python3", "-c", "raise SystemExit(3)"), 60, "exited", 3),
+        (("sleep", "60"), 0.3, "timeout", None),
+        (("no-such-command",), 60, "exited", 127),
+    ],
+)
+def test_a_command_in_a_folder_ends_as_in_a_run(argv, timeout_s, status, code):
+    async def body() -> ExecResult:
+        async with folder_rooms(Tree.of(FILES), Grading(Tree(()), argv, timeout_s=timeout_s))() as room:
+            return await room.run()
+
+    result = asyncio.run(body())
+    assert (result.status, result.exit_code) == (status, code)
+
+
+def test_a_tool_is_tried_on_a_sandbox_that_one_line_makes():
+    sandbox = sandbox_of(FILES)
+    context = ToolContext(sandbox, state={})
+    assert asyncio.run(tools.read(context, "folder/b.txt")) == "two"
+    asyncio.run(tools.write(context, "new/c.txt", "three"))
+    assert asyncio.run(sandbox.patch()) == Patch((File("new/c.txt", b"three"),))
+
+
+def test_a_room_in_memory_runs_the_commands_it_is_given():
+    def check(files, argv, stdin) -> ExecResult:
+        return ExecResult("exited", int(files["a.txt"] != files["hidden/test.txt"]))
+
+    async def body(text: bytes) -> int | None:
+        async with rooms_of(FILES, Grading(GRADING.hidden, ("check",)), {"check": check})() as room:
+            await room.apply(Patch((File("a.txt", text),)))
+            return (await room.run()).exit_code
+
+    assert (asyncio.run(body(b"three")), asyncio.run(body(b"four"))) == (0, 1)

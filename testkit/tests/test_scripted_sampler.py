@@ -1,4 +1,7 @@
-"""The scripted sampler says its script, tags versions and takes time only from the clock it was given."""
+"""The scripted sampler says its script, tags versions and takes time only from the clock it was given.
+
+As `fakes/scripted` it calls the tools that a run file lists, in a run without weights.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from composer_core import cli
 from composer_core.errors import SamplerError
-from composer_core.types import GenerateRequest, GenerateSettings, WeightsRef
+from composer_core.traces import decode
+from composer_core.types import GenerateRequest, GenerateSettings, Stop, WeightsRef
 from composer_testing.fakes.clock import FakeClock
 from composer_testing.fakes.sampler import LOGPROB, ScriptedSampler
 
@@ -77,3 +82,36 @@ def test_a_closed_sampler_generates_nothing() -> None:
             await sampler.generate([0], SETTINGS, ask())
 
     asyncio.run(body())
+
+
+FAKES = Path(__file__).resolve().parents[2] / "examples/fakes/run.toml"
+
+
+def train(run: Path, calls: str) -> int | str | None:
+    """Exit code of a run of the fakes whose policy makes these calls (TOML)."""
+    script = f'sampler={{use="fakes/scripted", calls=[{calls}]}}'
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["train", str(FAKES), "--run-dir", str(run), "--set", script, "--set", "evaluations=[]"])
+    return ended.value.code
+
+
+def test_calls_of_the_run_file_are_made_in_order_and_end_every_episode(tmp_path):
+    calls = (
+        '{name="read", arguments={path="answer.txt"}}',
+        '{name="write", arguments={path="answer.txt", text="42"}}',
+        '{name="wrte"}',
+        '{name="read", arguments={path="answer.txt"}}',
+    )
+    assert not train(tmp_path / "run", ", ".join(calls))
+    traces = [decode(path.read_bytes()) for path in (tmp_path / "run/traces").glob("rl-*")]
+    assert len(traces) == 5 * 3 * 4
+    for trace in traces:
+        texts = [result.text for turn in trace.turns for result in turn.results]
+        assert texts == ["?", "written", "unknown tool 'wrte': did you mean 'write'?", "42"]
+        assert (len(trace.turns), trace.stop) == (5, Stop.NO_CALL)
+        assert trace.patch.writes[0].data == b"42"
+
+
+def test_a_call_that_is_misspelt_in_the_run_file_is_refused(tmp_path, capsys):
+    assert train(tmp_path / "run", '{tool="read"}') == 2
+    assert "sampler.calls" in capsys.readouterr().err

@@ -4,15 +4,13 @@ import asyncio
 
 import pytest
 
-from composer_core import ToolContext, ToolError, ToolOutput, Tree
+from composer_core import ToolContext, ToolError, ToolOutput
 from composer_core.errors import PathError
-from composer_core.protocols import TemplateSpec
-from composer_core.sandbox import Sandbox
 from composer_plugin_workshop.outline import MOST_BYTES, outline
 from composer_plugin_workshop.plugin import composer_tools
 from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.tools import ToolContract
-from composer_testing.fakes.sandbox import MemoryProvider
+from composer_testing.fakes.sandbox import sandbox_of
 
 SOURCE = '''\
 import os
@@ -47,15 +45,8 @@ class TestOutline(ToolContract):
 
 def call(path: str, **files: str | bytes) -> ToolOutput:
     """What the tool says about `path` in a sandbox in memory that holds these files."""
-    tree = Tree.of({f"{name}.py": text for name, text in files.items()})
-
-    async def body() -> ToolOutput:
-        provider = MemoryProvider()
-        (created,) = await provider.create(await provider.prepare(TemplateSpec(tree.ref), tree))
-        async with Sandbox(created.backend, "fakes/memory", tree) as sandbox:
-            return await outline(ToolContext(sandbox, state={}), path)
-
-    return asyncio.run(body())
+    sandbox = sandbox_of({f"{name}.py": text for name, text in files.items()})
+    return asyncio.run(outline(ToolContext(sandbox, state={}), path))
 
 
 def test_classes_functions_and_methods_stand_with_their_lines():

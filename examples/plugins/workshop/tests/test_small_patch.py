@@ -5,16 +5,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from composer_core import File, Patch, RewardSpec, Tree
-from composer_core.types import Grading
+from composer_core import File, Patch, RewardSpec
 from composer_plugin_workshop.plugin import composer_rewards
 from composer_plugin_workshop.small_patch import small_patch
 from composer_testing.contracts.rewards import RewardContract, Situation
-from composer_testing.fakes.rooms import folder_rooms
+from composer_testing.fakes.rooms import rooms_of
 
 TEN = "".join(f"line {number}\n" for number in range(10))
-PRISTINE = Tree.of({"a.py": TEN, "b.py": TEN})
-ROOMS = folder_rooms(PRISTINE, Grading(Tree(()), ("true",)))
+ROOMS = rooms_of({"a.py": TEN, "b.py": TEN})
 
 
 def writes(**texts: str) -> Patch:

@@ -12,9 +12,8 @@ import pytest
 from attrs import frozen
 
 from composer_core.records import RewardSpec, resolve
+from composer_core.scoring import Reward
 from composer_core.types import Score
-
-PARAMETERS = frozenset({"trace", "task", "patch", "group", "grading", "config"})
 
 
 @frozen
@@ -22,7 +21,7 @@ class Situation:
     """Arguments that a run could inject, and what the reward makes of them."""
 
     arguments: Mapping[str, Any]
-    """By parameter name; for scope "group", `group` holds the traces."""
+    """By parameter name; for scope "group", `group` holds the traces. `fakes.rooms.rooms_of` makes a `grading`."""
     value: float | None = None
     """The expected value; None if only its range matters."""
 
@@ -52,7 +51,8 @@ class RewardContract:
         return [one if isinstance(one, Score) else Score(spec.name, "", float(one)) for one in values]
 
     def test_parameters_can_be_injected(self, spec: RewardSpec) -> None:
-        assert set(inspect.signature(resolve(spec.function)).parameters) <= PARAMETERS
+        reward = Reward("under/test", "0", spec, resolve(spec.function), None, weight=1.0)
+        assert reward.wants == set(inspect.signature(reward.function).parameters)
 
     def test_range_is_finite_and_ordered(self, spec: RewardSpec) -> None:
         low, high = spec.range

@@ -32,6 +32,14 @@ class ToolContract:
         assert schema.parameters["type"] == "object"
         assert set(schema.parameters["required"]) <= set(schema.parameters["properties"])
 
+    def test_the_model_is_told_what_it_does_and_what_each_argument_is(self) -> None:
+        where = f"the function of the tool {self.spec.name!r}"
+        assert inspect.getdoc(resolve(self.spec.function)), f"{where} has no docstring; fix: say there what it does"
+        properties = schema_of(self.spec).parameters["properties"]
+        untold = [name for name, schema in properties.items() if not schema.get("description")]
+        lines = "".join(f"\n    {name}: what it is" for name in untold)
+        assert not untold, f"{where} does not tell what {', '.join(untold)} is; fix: in its docstring\n\nArgs:{lines}"
+
     def test_its_effect_is_known(self) -> None:
         assert self.spec.effect in EFFECTS
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from attrs import field, frozen
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import Factory, field, frozen
 from attrs.validators import ge
 
 
@@ -22,3 +25,19 @@ class LearnerConfig:
     """Share of attempts that raise, as a broken sampler would."""
     voids_each: int = field(default=1, validator=ge(1))
     """Times each of them raises before it goes well."""
+
+
+@frozen
+class ScriptedCall:
+    """One turn of `fakes/scripted`."""
+
+    name: str
+    """The tool, by the name that the model uses."""
+    arguments: Mapping[str, Any] = Factory(dict)
+    """As the model would write them."""
+
+
+@frozen
+class ScriptedConfig:
+    calls: tuple[ScriptedCall, ...] = ()
+    """What every episode does, a call in each turn; a turn without one follows and ends it."""

@@ -18,7 +18,7 @@ from composer_core import (
     hookimpl,
 )
 from composer_testing.fakes import tools
-from composer_testing.fakes.config import LearnerConfig, TasksConfig
+from composer_testing.fakes.config import LearnerConfig, ScriptedConfig, TasksConfig
 from composer_testing.fakes.trainer import SimulatedStage, SimulatedTrainerConfig
 
 COMPOSER_API = 1
@@ -105,6 +105,14 @@ def composer_samplers() -> Iterable[SamplerSpec]:
         config=LearnerConfig,
         capabilities=offers,
         summary="solves more of the sums with every version",
+    )
+    yield SamplerSpec(
+        name="scripted",
+        factory="composer_testing.fakes.sampler:build_scripted",
+        footprint=Footprint(),
+        config=ScriptedConfig,
+        capabilities=offers,
+        summary="plays the calls that the run file lists, in every episode",
     )
 
 

@@ -1,28 +1,30 @@
-"""A grading room in a temporary folder, for tests of task sets and rewards. It isolates nothing.
+"""Grading rooms for tests of task sets and rewards: what a reward is given as `grading`.
 
-As in a run the room holds the pristine workspace from the start, so a reward may read a file before it is patched.
-Commands run as this user with an empty environment and a time limit; `python3` is the interpreter that runs the test.
+`rooms_of(FILES)` opens them in memory, for rewards that read files; `folder_rooms` in a temporary folder, where real
+commands run as this user with an empty environment and a time limit (`python3` is the interpreter that runs the test);
+they isolate nothing. As in a run a room holds the pristine workspace from the start, so a reward may read a file before
+it is patched.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from attrs import define, frozen
 
 from composer_core.errors import PathError
-from composer_core.protocols import ExecResult, GradingRoom, OpenGrading
+from composer_core.grading import Room
+from composer_core.hosting import Processes, lay
+from composer_core.protocols import ExecRequest, ExecResult, GradingRoom, OpenGrading
 from composer_core.trees import Patch, Tree
 from composer_core.types import Grading
+from composer_testing.fakes.sandbox import Command, sandbox_of
 
 
 @frozen
@@ -58,32 +60,24 @@ class FolderRoom:
         return applied
 
     async def run(self) -> ExecResult:
-        argv = [sys.executable if word == "python3" else word for word in self.grading.argv]
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            cwd=self.root,
-            env={},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
-            start_new_session=True,
-        )
-        try:
-            out, err = await asyncio.wait_for(process.communicate(), self.grading.timeout_s)
-        except TimeoutError:
-            return ExecResult("timeout", None)
-        finally:
-            _kill_session(process.pid)
-            await process.wait()
-        code = process.returncode or 0
-        return (
-            ExecResult("signaled", None, out, err, signal=-code) if code < 0 else ExecResult("exited", code, out, err)
-        )
+        argv = tuple(sys.executable if word == "python3" else word for word in self.grading.argv)
+        return await Processes().run(ExecRequest(argv, timeout_s=self.grading.timeout_s), self.root, {})
+
+
+def rooms_of(
+    files: Mapping[str, str | bytes], grading: Grading | None = None, commands: Mapping[str, Command] | None = None
+) -> OpenGrading:
+    """Rooms in memory around a workspace of these files; `commands` are those that `grading` runs."""
+
+    @asynccontextmanager
+    async def open_room() -> AsyncIterator[GradingRoom]:
+        yield Room(sandbox_of(files, commands), grading or Grading(Tree(()), ("true",)))
+
+    return open_room
 
 
 def folder_rooms(pristine: Tree, grading: Grading) -> OpenGrading:
-    """What a reward is given as `grading`: each call opens a fresh room."""
+    """Rooms in a folder; each call opens a fresh one."""
 
     @asynccontextmanager
     async def open_room() -> AsyncIterator[GradingRoom]:
@@ -91,23 +85,4 @@ def folder_rooms(pristine: Tree, grading: Grading) -> OpenGrading:
             lay(pristine, Path(folder))
             yield FolderRoom(Path(folder), pristine, grading)
 
-    def opened() -> AbstractAsyncContextManager[GradingRoom]:
-        return open_room()
-
-    return opened
-
-
-def lay(tree: Tree, root: Path) -> None:
-    """Write a tree into a folder."""
-    for file in tree.files:
-        path = root / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.data)
-        path.chmod(0o755 if file.executable else 0o644)
-
-
-def _kill_session(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    return open_room

@@ -3,18 +3,27 @@
 The script is a mapping from task id to that task's turns (rows of ids, the stop id included), or a function of the
 request and the ids so far. A task that has no turn left is a SamplerError: a test should never wait for words that
 nobody wrote. Time passes only on the clock it was given.
+
+As `fakes/scripted` it plays calls of the run file in every episode, through the run's own renderer. So a tool of yours
+is called in a run of the fakes, and `composer-run show RUN_DIR --trace ID` tells what the model would have read:
+
+    sampler = { use = "fakes/scripted", calls = [{ name = "word_count", arguments = { path = "answer.txt" } }] }
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from composer_core.columns import Column
 from composer_core.errors import SamplerError
-from composer_core.types import Completion, GenerateRequest, GenerateSettings, WeightsRef
+from composer_core.protocols import BuildContext
+from composer_core.types import Call, Completion, GenerateRequest, GenerateSettings, ParsedTurn, WeightsRef
+from composer_testing.fakes.config import ScriptedConfig
 
 LOGPROB = -0.5
 
@@ -92,3 +101,12 @@ def _turns(rows: Turns) -> Script:
         return turns[turn]
 
     return script
+
+
+def build_scripted(config: ScriptedConfig, build: BuildContext) -> ScriptedSampler:
+    """A turn for each call and one without; which is due follows from the tokens that an episode has sampled."""
+    renderer = build.get("renderers")
+    turns = [ParsedTurn("", (Call("", call.name, call.arguments),)) for call in config.calls]
+    rows = [renderer.render(turn) for turn in (*turns, ParsedTurn("The script is over.", ()))]
+    starts = list(accumulate(map(len, rows[:-1]), initial=0))
+    return ScriptedSampler(lambda request, ids: rows[bisect(starts, request.position) - 1])
