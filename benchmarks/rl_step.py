@@ -1,22 +1,21 @@
 """A full step of reinforcement learning beside TRL 1.16.0's GRPOTrainer: rollouts with tools, rewards, one update.
 
-    python benchmarks/rl_step.py [--repeats 6] [--threads 2] [--tool-ms 0,20] [--peer-python PATH | --no-peer]
+    python benchmarks/rl_step.py [--repeats 6] [--threads 2] [--tool-ms 0,20]
 
-Design. Both sides load one model folder (the `tiny-moe` preset with random weights, and its tokenizer) and play the
-script of `peers/rl_step/workload.py`: the same tasks, group sizes, turns, sampled ids of each turn and results. Ids are
-really sampled, by forward passes at temperature 1, and trained with the log-probabilities of forward passes; only a
-turn's length and the call it made are scripted, because random weights never write a call. Each side parses what was
-sampled before the scripted call takes its place. Then one update: dr_grpo (rewards minus the group's mean, loss summed
-over sampled ids and divided by one constant), no KL, fp32, AdamW and clipping with the same settings; the page shows
-both gradient norms. Sides run in processes of their own, on the same cores, with the same number of threads, in turns
-(`--rounds`); the first step of each process is warm-up. The peer runs in its own environment (made below the cache
-folder if it is missing) and is given four batch settings, of which the best counts: rows x parts of the update, and
-after a slash the episodes generated at once, if not all of them.
+Both sides load one model folder (the `tiny-moe` preset with random weights, and its tokenizer) and play the script of
+`peers/rl_step/workload.py`: the same tasks, group sizes, turns, sampled ids of each turn and results. Ids are really
+sampled, by forward passes at temperature 1, and trained with the log-probabilities of forward passes; only a turn's
+length and the call it made are scripted, because random weights never write a call. Each side parses what was sampled
+before the scripted call takes its place. Then one update: dr_grpo (rewards minus the group's mean, loss summed over
+sampled ids and divided by one constant), no KL, fp32, AdamW and clipping with the same settings; both gradient norms
+are told. Sides run in processes of their own, on the same cores, with the same number of threads, in turns; the first
+step of each process is warm-up. The peer is given four batch settings, of which the best counts: rows x parts of the
+update.
 
 Ours is the `train` of composer-run over `peers/rl_step/run.toml`: ledger, loop, in-memory sandboxes, traces and events
 on disk, weights exported, published and swapped in every step. It is measured twice: `max_staleness = 0` waits for
-every episode before it trains, as the peer does, and this is the ratio; `max_staleness = 1` rolls out while it trains,
-with one thread each of the two, which the peer offers on GPU servers only. Needs Linux.
+every episode before it trains, as the peer does, and this is the ratio that was promised; `max_staleness = 1` rolls out
+while it trains, with one thread for each of the two, which the peer offers on GPU servers only.
 
 Not equal. A turn of the peer ends with a forced closing tag, which counts as sampled and is trained; a turn of ours
 ends by length and the renderer appends the tag: one id of context more. The objective of ours weighs ids by their
@@ -31,59 +30,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from results import ROOT, Results, Row, parser, versions_of
+from workers import environment
+
 SIDES = ROOT / "benchmarks/peers/rl_step"
 PEER = "trl==1.16.0"
-OURS, OVERLAPPED = "composer", "composer, overlapped"
+OURS, OVERLAPPED = "composer", "composer, rollouts beside the update"
 TARGETS = {0.0: 2.0, 20.0: 3.0}
 """Cost of the tool in milliseconds -> least ratio of seconds per step."""
 COMPLETION_TOKENS = 512
 """The peer's longest completion, and the constant that both sides divide the summed loss by."""
-
-
-# --- the peer's environment ---------------------------------------------------------------------------------------
-
-
-def peer_python(options: argparse.Namespace) -> tuple[Path | None, str]:
-    """Interpreter of the peer's environment, made if it is missing; or None and why."""
-    if options.no_peer:
-        return None, "--no-peer was given"
-    if options.peer_python:
-        return options.peer_python, ""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "composer-benchmarks"
-    folder = cache / PEER.replace("==", "-")
-    if not (folder / "ready").exists():
-        print(f"making the peer's environment in {folder}", file=sys.stderr)
-        failed = _make(folder)
-        if failed:
-            return None, failed
-        (folder / "ready").touch()
-    return folder / "bin/python", ""
-
-
-def _make(folder: Path) -> str:
-    """Install the peer; returns the last words of what failed, or nothing.
-
-    The constraints keep torch and transformers at this project's versions, so that both sides compute alike.
-    """
-    install = [folder / "bin/python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", PEER, "torch"]
-    for command in ([sys.executable, "-m", "venv", folder], install):
-        found = subprocess.run(command, check=False, capture_output=True, text=True)
-        if found.returncode:
-            return f"{PEER} could not be installed: {(found.stderr.strip().splitlines() or ['?'])[-1]}"
-    return ""
-
-
-# --- running the sides --------------------------------------------------------------------------------------------
+TIMEOUT_S = 900
+"""Of one side's process."""
 
 
 class Sides:
@@ -105,22 +71,18 @@ class Sides:
         template = self._call(self._peer, "trl_side.py", "template", {}) if self._peer else {"template": None}
         self._call(Path(sys.executable), "composer_side.py", "prepare", self._job(0.0, 1) | template)
 
-    def ours(self, tool_ms: float, steps: int) -> dict[str, Any]:
-        job = self._job(tool_ms, steps) | {"max_staleness": 0}
-        return self._call(Path(sys.executable), "composer_side.py", "run", job)
-
-    def overlapped(self, tool_ms: float, steps: int) -> dict[str, Any]:
-        """The trainer has one thread fewer: the sampler's. The last step has no rollouts beside it and is left out."""
-        threads = max(1, self._options.threads - 1)
-        job = self._job(tool_ms, steps + 1) | {"max_staleness": 1, "threads": threads}
-        found = self._call(Path(sys.executable), "composer_side.py", "run", job)
-        return {key: value[:-1] if isinstance(value, list) else value for key, value in found.items()}
-
-    def peer(self, tool_ms: float, steps: int, setting: str) -> dict[str, Any]:
-        assert self._peer is not None
-        update, _, generation = setting.partition("/")
-        rows, parts = (int(number) for number in update.split("x"))
-        job = self._job(tool_ms, steps) | {"rows": rows, "parts": parts, "generation": int(generation or rows * parts)}
+    def run(self, side: str, tool_ms: float, steps: int) -> dict[str, Any]:
+        """The figures of `steps` steps, a list for each."""
+        if side == OURS:
+            job = self._job(tool_ms, steps) | {"max_staleness": 0}
+            return self._call(Path(sys.executable), "composer_side.py", "run", job)
+        if side == OVERLAPPED:  # the trainer leaves a thread to the sampler; beside the last step nothing rolls out
+            threads = max(1, self._options.threads - 1)
+            job = self._job(tool_ms, steps + 1) | {"max_staleness": 1, "threads": threads}
+            found = self._call(Path(sys.executable), "composer_side.py", "run", job)
+            return {key: value[:-1] if isinstance(value, list) else value for key, value in found.items()}
+        rows, parts = (int(number) for number in side.rsplit(maxsplit=1)[-1].split("x"))
+        job = self._job(tool_ms, steps) | {"rows": rows, "parts": parts, "generation": rows * parts}
         return self._call(self._peer, "trl_side.py", "run", job)
 
     def _job(self, tool_ms: float, steps: int) -> dict[str, Any]:
@@ -136,27 +98,31 @@ class Sides:
             "overrides": self._options.set,
         }
 
-    def _call(self, python: Path, script: str, verb: str, job: dict[str, Any]) -> dict[str, Any]:
+    def _call(self, python: Path | None, script: str, verb: str, job: dict[str, Any]) -> dict[str, Any]:
         path = self._folder / "job.json"
         path.write_text(json.dumps(job), encoding="utf-8")
-        command = [python, SIDES / script, verb, path]
-        done = subprocess.run(command, env=self._environment, check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [str(python), SIDES / script, verb, path],
+            env=self._environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
         if done.returncode:
             raise SystemExit(f"{script} {verb} failed:\n{done.stderr[-4000:]}")
         found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1]) if verb != "prepare" else {}
         return found
 
 
-def measure(sides: Sides, options: argparse.Namespace, tool_ms: float, has_peer: bool) -> dict[str, Any]:
+def measure(sides: Sides, names: list[str], tool_ms: float, repeats: int, rounds: int) -> dict[str, dict[str, Any]]:
     """All sides at one cost of the tool, in turns; the first step of each process is left out."""
-    steps = 1 + -(-options.repeats // options.rounds)
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for number in range(options.rounds):
-        print(f"tools at {tool_ms:g} ms, round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-        runs.setdefault(OURS, []).append(sides.ours(tool_ms, steps))
-        runs.setdefault(OVERLAPPED, []).append(sides.overlapped(tool_ms, steps))
-        for setting in options.settings.split(",") if has_peer else ():
-            runs.setdefault(f"{PEER} {setting}", []).append(sides.peer(tool_ms, steps, setting))
+    steps = 1 + -(-repeats // rounds)
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names:
+            print(f"tools at {tool_ms:g} ms, round {number + 1} of {rounds}: {name}", file=sys.stderr, flush=True)
+            runs[name].append(sides.run(name, tool_ms, steps))
     waiting = {name: found for name, found in runs.items() if name != OVERLAPPED}  # groups of that run may trade steps
     sampled = {name: {count for run in found for count in run["sampled_tokens"]} for name, found in waiting.items()}
     if len(set.union(*sampled.values())) != 1:
@@ -165,127 +131,80 @@ def measure(sides: Sides, options: argparse.Namespace, tool_ms: float, has_peer:
 
 
 def pooled(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Steps of all rounds, without each process's first."""
+    """Medians over the steps of all rounds, without each process's first."""
     times = {key: [value for run in runs for value in run[key][1:]] for key in ("step_s", "rollout_s", "update_s")}
-    medians = {key: statistics.median(values) for key, values in times.items()}
-    sampled = statistics.mean(value for run in runs for value in run["sampled_tokens"][1:])
     return {
-        **medians,
-        "sampled_tokens": sampled,
-        "sampled_tokens_per_s": sampled / medians["step_s"],
+        **{key: statistics.median(values) for key, values in times.items()},
+        "spread": (min(times["step_s"]), max(times["step_s"])),
+        "sampled_tokens": statistics.mean(value for run in runs for value in run["sampled_tokens"][1:]),
         "peak_rss_bytes": max(run["peak_rss_bytes"] for run in runs),
-        "spread": [min(times["step_s"]), max(times["step_s"])],
-        "all_step_s": times["step_s"],
-        "grad_norm": runs[0]["grad_norm"],
+        "grad_norm": runs[0]["grad_norm"][0],
         "an_episode": runs[0]["an_episode"],
-        "versions": runs[0]["versions"],
     }
 
 
-# --- report -------------------------------------------------------------------------------------------------------
+def rows_of(found: Mapping[str, dict[str, Any]], tool_ms: float) -> Iterator[Row]:
+    """Ours, and ours with rollouts beside the update, each beside the peer's best setting."""
+    peers = {name: side["step_s"] for name, side in found.items() if name.startswith(PEER)}
+    best = min(peers, key=lambda name: peers[name]) if peers else ""
+    what = f"a step, tools at {tool_ms:g} ms"
+    target = f"ratio >= {TARGETS[tool_ms]:g}" if tool_ms in TARGETS else ""
+    yield Row(what, found[OURS]["step_s"], "s", peers.get(best), best, target)
+    yield Row(f"{what}, rollouts beside the update", found[OVERLAPPED]["step_s"], "s", peers.get(best), best)
 
 
-def judged(found: dict[str, Any], tool_ms: float) -> dict[str, Any]:
-    """The figures of one cost with the peer's best setting, the ratio and its target; None without a peer."""
-    peers = {name: side for name, side in found.items() if name.startswith(PEER)}
-    best = min(peers, key=lambda name: peers[name]["step_s"]) if peers else None
-    ratios = {name: found[best]["step_s"] / found[name]["step_s"] for name in (OURS, OVERLAPPED)} if best else {}
-    return {"tool_ms": tool_ms, "best": best, "ratios": ratios, "target": TARGETS.get(tool_ms), "sides": found}
-
-
-def verdict(result: dict[str, Any]) -> str:
-    """One line on one cost of the tool."""
-    if not result["best"]:
-        return "no peer, no ratio"
-    ratio, target = result["ratios"][OURS], result["target"]
-    held = "" if target is None else f" (target {target:g}: {'met' if ratio >= target else 'MISSED'})"
-    overlapped = f"{result['ratios'][OVERLAPPED]:.2f} times when rollouts go on while it trains"
-    return f"{ratio:.2f} times as fast as {result['best']}{held}; {overlapped}"
-
-
-def page(report: dict[str, Any]) -> str:
-    """The results as Markdown."""
-    lines = [
-        "# A full RL step beside TRL's GRPOTrainer",
-        "",
-        f"{report['date']}, {report['cpu']}, {report['cores']} cores, {report['threads']} threads, revision "
-        f"{report['revision']}, `{report['command']}`.",
-        *(["", f"The peer was not measured: {report['peer_skipped']}."] if report["peer_skipped"] else []),
-    ]
-    for result in report["results"]:
-        lines += [
-            "",
-            f"Tools at {result['tool_ms']:g} ms: {verdict(result)}.",
-            "",
-            HEADER,
-            "|---|---|---|---|---|---|---|",
-        ]
-        for name, side in result["sides"].items():
-            lines.append(_row(name, side))
-    lines += ["", "An episode, on average, and the update's gradient norm in the first step:", "", EPISODES]
-    lines.append("|---|---|---|---|---|---|")
-    for name, side in report["results"][0]["sides"].items():
-        one = side["an_episode"]
-        shown = [f"{one[key]:.2f}" for key in ("turns", "prompt_ids", "sampled_ids", "appended_ids")]
-        lines.append(f"| {name} | {' | '.join(shown)} | {side['grad_norm'][0]:.4f} |")
-    return "\n".join(lines) + "\n"
-
-
-HEADER = "| side | s a step (least, most) | rollout s | update s | sampled tokens | sampled tokens/s | peak RSS, MB |"
-EPISODES = "| side | turns | prompt ids | sampled ids | appended ids | gradient norm |"
-
-
-def _row(name: str, side: dict[str, Any]) -> str:
+def told(name: str, side: Mapping[str, Any], tool_ms: float) -> str:
     low, high = side["spread"]
+    rate = side["sampled_tokens"] / side["step_s"]
     return (
-        f"| {name} | {side['step_s']:.3f} ({low:.3f}, {high:.3f}) | {side['rollout_s']:.3f} | {side['update_s']:.3f} "
-        f"| {side['sampled_tokens']:.0f} | {side['sampled_tokens_per_s']:.0f} | {side['peak_rss_bytes'] / 1e6:.0f} |"
+        f"tools at {tool_ms:g} ms, {name}: {side['step_s']:.2f} s a step ({low:.2f} to {high:.2f}), rollouts "
+        f"{side['rollout_s']:.2f}, update {side['update_s']:.2f}; {side['sampled_tokens']:,.0f} sampled ids, "
+        f"{rate:,.0f} a second; {side['peak_rss_bytes'] / 1e6:,.0f} MB"
     )
 
 
-def machine() -> dict[str, Any]:
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    revision = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=False, capture_output=True, text=True
-    )
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": names[0].partition(":")[2].strip() if names else platform.machine(),
-        "cores": os.cpu_count(),
-        "revision": revision.stdout.strip() or None,
-        "command": " ".join(["python benchmarks/rl_step.py", *sys.argv[1:]]),
-    }
+def alike(found: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """What shows that the sides did the same work."""
+    for name, side in found.items():
+        one = ", ".join(f"{value:.2f} {key.replace('_', ' ')}" for key, value in side["an_episode"].items())
+        yield f"an episode of {name}: {one}; gradient norm of the first step {side['grad_norm']:.4f}"
+
+
+def peer_python(options: argparse.Namespace) -> Path | None:
+    """The peer computes with this project's versions of torch and transformers."""
+    if options.no_peer:
+        return None
+    pins = [f"{name}=={version.partition('+')[0]}" for name, version in versions_of("torch", "transformers").items()]
+    return environment("trl", PEER, *pins)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=6, help="measured steps of each side")
-    parser.add_argument("--rounds", type=int, default=2, help="processes that the repeats of a side are spread over")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--tool-ms", default="0,20", help="costs of the tool, comma-separated")
-    parser.add_argument("--groups", type=int, default=8)
-    parser.add_argument("--group-size", type=int, default=8)
-    parser.add_argument("--settings", default="64x1,16x4,8x8,4x16", help="the peer's: rows of a batch x batches a step")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our run file")
-    parser.add_argument("--peer-python", type=Path, help=f"interpreter of an environment with {PEER}")
-    parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results")
-    options = parser.parse_args()
-    peer, skipped = peer_python(options)
-    if skipped:
-        print(f"the peer is skipped: {skipped}", file=sys.stderr)
+    arguments = parser(__doc__)
+    arguments.add_argument("--repeats", type=int, default=6, help="measured steps of each side")
+    arguments.add_argument("--rounds", type=int, default=2, help="processes that the repeats of a side are spread over")
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--tool-ms", default="0,20", help="costs of the tool, comma-separated")
+    arguments.add_argument("--groups", type=int, default=8)
+    arguments.add_argument("--group-size", type=int, default=8)
+    arguments.add_argument("--settings", default="64x1,16x4,8x8,4x16", help="the peer's: rows of a batch x parts")
+    arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our run file")
+    options = arguments.parse_args()
+    if options.quick:
+        options.groups, options.group_size, options.tool_ms = 1, 2, "0"
+        options.repeats, options.rounds, options.settings = 1, 1, "2x1"
+    peer = peer_python(options)
+    names = [OURS, OVERLAPPED, *(f"{PEER} {setting}" for setting in options.settings.split(",") if peer)]
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])  # the sides inherit it
-    with tempfile.TemporaryDirectory() as name:
-        sides = Sides(options, peer, Path(name))
+    result = Results("rl_step", "A full step of reinforcement learning", versions=versions_of("torch", "transformers"))
+    with tempfile.TemporaryDirectory() as folder:
+        sides = Sides(options, peer, Path(folder))
         sides.prepare()
-        costs = [float(text) for text in options.tool_ms.split(",")]
-        results = [judged(measure(sides, options, cost, peer is not None), cost) for cost in costs]
-    report = {**machine(), "threads": options.threads, "peer_skipped": skipped, "results": results}
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "rl_step.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    (options.out / "rl_step.md").write_text(page(report), encoding="utf-8")
-    print(page(report))
-    return 0
+        for tool_ms in map(float, options.tool_ms.split(",")):
+            found = measure(sides, names, tool_ms, options.repeats, options.rounds)
+            result.rows += rows_of(found, tool_ms)
+            result.remarks += [told(name, side, tool_ms) for name, side in found.items()]
+    result.remarks += alike(found)
+    return result.finish(options)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict
-from results import RESULTS, ROOT, Row, number
+from results import RESULTS, ROOT, number
 
-OVERLAPPED = "composer, overlapped"
 PAGE = ROOT / "docs/benchmarks.md"
 HEAD = """# Benchmarks
 
@@ -33,36 +31,8 @@ def results(folder: Path) -> Iterator[Mapping[str, Any]]:
     """Every result that has rows, by name."""
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
-        if path.stem == "rl_step":
-            yield step_results(found)
-        elif isinstance(found, dict) and "rows" in found:
+        if isinstance(found, dict) and "rows" in found:
             yield found
-
-
-def step_results(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The full step's results, which have a page of their own with every side, as rows."""
-    rows = []
-    for result in found["results"]:
-        sides, best, what = result["sides"], result["best"], f"a step, tools at {result['tool_ms']:g} ms"
-        target = f"ratio >= {result['target']:g}" if result["target"] else ""
-        peer = (sides[best]["step_s"], best) if best else (None, "")
-        made = [Row(what, sides["composer"]["step_s"], "s", *peer, target)]
-        if OVERLAPPED in sides:
-            made.append(Row(f"{what}, rollouts beside the update", sides[OVERLAPPED]["step_s"], "s", *peer))
-        rows += [{**asdict(row), "ratio": row.ratio, "met": row.met} for row in made]
-    machine = f"{found['cpu']}, {found['cores']} cores, {found['threads']} threads"
-    told = {key: found[key] for key in ("date", "command", "revision")}
-    remarks = ["every side and setting: `benchmarks/results/rl_step.md`"]
-    title = "A full step of reinforcement learning"
-    return {
-        **told,
-        "name": "rl_step",
-        "title": title,
-        "machine": machine,
-        "rows": rows,
-        "remarks": remarks,
-        "versions": {},
-    }
 
 
 def page(folder: Path = RESULTS) -> str:

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-SCRIPTS = ("help_time", "control_plane", "sandboxes", "sampler_throughput")
+SCRIPTS = ("help_time", "control_plane", "sandboxes", "sampler_throughput", "rl_step")
 
 
 @pytest.fixture
@@ -84,14 +84,3 @@ def test_the_page_shows_what_missed_with_machine_command_and_date(module, option
     document = made.document()
     for told in (document["machine"], document["date"], document["command"], "torch 9", "- chosen: this"):
         assert told in page
-
-
-def test_the_full_step_stands_on_the_page_with_the_peers_best_setting(module, tmp_path):
-    ours = {"composer": {"step_s": 2.0}, "composer, overlapped": {"step_s": 1.0}}
-    sides = {**ours, "trl 8x8": {"step_s": 5.0}, "trl 4x16": {"step_s": 6.0}}
-    result = {"tool_ms": 20.0, "best": "trl 8x8", "target": 3.0, "sides": sides}
-    told = {"cpu": "a processor", "cores": 2, "threads": 2, "date": "today", "command": "this", "revision": "r"}
-    (tmp_path / "rl_step.json").write_text(json.dumps({**told, "results": [result]}))
-    page = module("table").page(tmp_path)
-    assert "| a step, tools at 20 ms | ratio >= 3 | 2 s | 5 trl 8x8 | 2.50 | **missed** |" in page
-    assert "| a step, tools at 20 ms, rollouts beside the update | - | 1 s | 5 trl 8x8 | 5.00 |  |" in page
