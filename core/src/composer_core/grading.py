@@ -16,6 +16,8 @@ from composer_core.sandbox import Sandbox, Sandboxes
 from composer_core.trees import Patch
 from composer_core.types import Grading, TaskView
 
+__all__ = ["Room"]
+
 
 class Room:
     """Implements `protocols.GradingRoom`."""

@@ -1,6 +1,7 @@
 """The sandbox keeps its kind's contract, on real bubblewrap, and holds what is put into it."""
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from composer_core import BuildContext, NoConfig, Tree
 from composer_core.errors import ConfigError, PathError
 from composer_core.protocols import TemplateSpec
 from composer_core.sandbox import Sandbox
+from composer_plugin_workshop import jail
 from composer_plugin_workshop.jail import ENV, PACKAGES, SHOWN, JailProvider
 from composer_plugin_workshop.plugin import composer_sandboxes
 from composer_testing.contracts.sandbox_commands import CommandContract
@@ -25,6 +27,26 @@ def provider(folder: Path) -> JailProvider:
 
 class TestJail(CommandContract):
     spec = next(iter(composer_sandboxes()))
+
+
+HOLES = {
+    "read a file of the host": lambda walls: [*walls, "--ro-bind", "/var", "/var"],
+    "wrote a file of the host": lambda walls: [*walls, "--bind", "/var/tmp", "/var/tmp"],
+    "saw a process of the host": lambda walls: [*walls, "--ro-bind", "/proc", "/proc"],
+    "killed a process of the host": lambda walls: [word for word in walls if word != "--unshare-all"],
+    "connected to the host": lambda walls: [*walls, "--share-net"],
+}
+
+
+@pytest.mark.parametrize("hole", HOLES)
+def test_the_contract_finds_a_hole_in_the_walls(hole, tmp_path, monkeypatch):
+    """So it tells something that it finds none."""
+    monkeypatch.setattr(jail, "WALLS", HOLES[hole](jail.WALLS))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    suite = TestJail()
+    suite._tmp_path = tmp_path
+    with pytest.raises(AssertionError, match=hole):
+        suite.test_what_is_declared_is_given_and_what_is_given_is_declared("sandbox.isolates")
 
 
 @pytest.fixture
