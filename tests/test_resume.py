@@ -98,6 +98,38 @@ def test_an_evaluation_interrupted_after_its_commit_is_made_up_for(uninterrupted
     assert final(run) == final(uninterrupted)
 
 
+def test_the_summary_of_a_resumed_run_is_of_the_whole_run(composer_run, tmp_path):
+    """Killed in the middle of its rl stage: everything before that was done by a process that is gone."""
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [*COMPOSER_RUN, "train", FAKES, "--run-dir", str(run), *SLOW], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            commit = _commit(run)
+            if commit and commit["stage"] == 2 and commit["step"] == 3:
+                break
+            time.sleep(0.01)
+        process.kill()
+    finally:
+        process.wait()
+    assert composer_run("train", "--resume", run).returncode == 0
+    told, summary = list(read_events(run)), json.loads((run / "summary.json").read_text())
+    ended = [event["result"] for event in told if event["event"] == "EpisodeEnded" and event["purpose"] != "sft"]
+    assert summary["episodes"] == len(ended)
+    for name, stat in {"sampled_tokens": "tokens", "calls": "calls", "bad_calls": "bad_calls"}.items():
+        assert summary["counts"][name] == sum(result["stats"][stat] for result in ended)
+    second = next(i for i, event in enumerate(told) if event["event"] == "RunStarted" and event["resumed_from"])
+    before = [event["result"] for event in told[:second] if event["event"] == "EpisodeEnded"]
+    assert len(before) > len(ended) / 2
+    spent_s = (told[second - 1]["time_s"] - told[0]["time_s"]) + (told[-1]["time_s"] - told[second]["time_s"])
+    assert summary["wall_s"] == pytest.approx(spent_s, rel=0.2)
+    assert summary["episodes_per_s"] == pytest.approx(summary["episodes"] / summary["wall_s"])
+    rates = [event["metrics"] for event in told if event["event"] == "StepEnded"]
+    assert summary["parity_max"] == max((m["parity_max"] for m in rates if "parity_max" in m), default=None)
+
+
 def _commit(run):
     try:
         return json.loads((run / "commit.json").read_text())

@@ -1,7 +1,9 @@
 """summary.json: the figures of a run under fixed names, each from what this run measured.
 
-A key whose evaluation or stage the run did not have is null, never a default that looks like a measurement. Counts and
-times of a resumed run are those of the process that ended it; `resumed_from` names the commit it started at.
+A key whose evaluation or stage the run did not have is null, never a default that looks like a measurement. Counts,
+wall time and the trainer's figures are of the whole run, however often it was resumed, as far as events.jsonl was
+written; memory, and the rates and latencies in `stats`, are of the process that ended it. `resumed_from` names the
+commit at which that one started.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -21,48 +24,79 @@ from attrs import Factory, define, field
 
 from composer_core import statistics
 from composer_core.config import RunConfig
+from composer_core.errors import StoreError
 from composer_core.evaluate import Evaluation
+from composer_core.events import EpisodeEnded, Event, StageStarted, StepEnded
+from composer_core.tracking import to_event
 from composer_core.types import EpisodeResult
 
 VERSIONED = ("composer-core", "torch", "transformers", "accelerate", "tokenizers", "safetensors", "attrs", "pluggy")
+SEEN = ("StageStarted", "StepEnded", "EpisodeEnded")
+SAMPLED = {"trainer_tokens_per_s", "parity_p999", "parity_max"}
+"""Metrics of steps that the summary has a figure of."""
 BYTES_PER_MAXRSS = 1024 if sys.platform.startswith("linux") else 1
 
 
 @define
 class Meter:
-    """Counts and samples collected while a run goes on."""
+    """Counts and samples of a whole run: of this process as its events happen, of earlier ones from events.jsonl.
+
+    All that was done counts: what was repeated after a kill, because it came after the last commit, was done twice.
+    """
 
     started: float = field(factory=time.perf_counter)
+    earlier_s: float = 0.0
+    """Wall clock of the processes before this one."""
     counts: dict[str, float] = Factory(dict)
     samples: dict[str, list[float]] = Factory(dict)
     lengths: list[tuple[float, bool]] = Factory(list)
     """Of each episode: its sampled tokens, and whether it was void."""
+    _others: set[str] = Factory(set)
+    """Stages whose episodes are not the policy's."""
 
-    def add(self, name: str, amount: float = 1.0) -> None:
-        self.counts[name] = self.counts.get(name, 0.0) + amount
+    @classmethod
+    def resumed(cls, records: Iterable[Mapping[str, Any]]) -> Meter:
+        """With what the processes before this one have written down; from a damaged line on nothing is known."""
+        meter = cls()
+        start_s = end_s = 0.0
+        with suppress(StoreError):
+            for record in records:
+                if record["event"] == "RunStarted":
+                    meter.earlier_s += end_s - start_s
+                    start_s = end_s = record["time_s"]
+                end_s = max(end_s, record["time_s"])
+                if record["event"] in SEEN:
+                    meter.see(to_event(record))
+        meter.earlier_s += end_s - start_s
+        return meter
 
-    def step(self, stage: str, metrics: Mapping[str, float]) -> None:
-        rate = metrics.get("trainer_tokens_per_s")
-        if rate:
-            self.samples.setdefault("trainer_tokens_per_s", []).append(rate)
+    def see(self, event: Event) -> None:
+        """Count what this event tells."""
+        if isinstance(event, StageStarted) and event.kind == "sft":
+            self._others.add(event.stage)
+        elif isinstance(event, StepEnded):
+            for name in SAMPLED & event.metrics.keys():
+                self.samples.setdefault(name, []).append(event.metrics[name])
+        elif isinstance(event, EpisodeEnded) and event.purpose not in self._others:
+            self._episode(event.result)
 
-    def rl_step(self, metrics: Mapping[str, float]) -> None:
-        for name in ("parity_p999", "parity_max", "staleness_max", "step_s"):
-            if name in metrics:
-                self.samples.setdefault(name, []).append(metrics[name])
-
-    def episode(self, result: EpisodeResult) -> None:
+    def _episode(self, result: EpisodeResult) -> None:
+        void = not result.verdict.valid
+        self.lengths.append((result.stats.get("tokens", 0.0), void))
         self.add("episodes")
-        self.add("episodes_void", float(not result.verdict.valid))
+        self.add("episodes_void", float(void))
         self.add("sampled_tokens", result.stats.get("tokens", 0.0))
-        self.lengths.append((result.stats.get("tokens", 0.0), not result.verdict.valid))
         self.add("calls", result.stats.get("calls", 0.0))
         self.add("bad_calls", result.stats.get("bad_calls", 0.0))
         if result.stop and result.stop.value in ("turns", "tokens", "time", "context"):
             self.add("episodes_truncated")
-        for name in ("wall_s", "create_s", "grade_s"):
-            if name in result.stats:
-                self.samples.setdefault(f"episode/{name}", []).append(result.stats[name])
+
+    def add(self, name: str, amount: float = 1.0) -> None:
+        self.counts[name] = self.counts.get(name, 0.0) + amount
+
+    @property
+    def wall_s(self) -> float:
+        return self.earlier_s + time.perf_counter() - self.started
 
     def share(self, part: str, whole: str) -> float | None:
         """None where there was nothing to have a share of."""
@@ -110,7 +144,7 @@ def summarize_run(
         low, high = metric(moment, "main", "ci95_low"), metric(moment, "main", "ci95_high")
         return None if low is None or high is None else [low, high]
 
-    wall_s = time.perf_counter() - meter.started
+    wall_s = meter.wall_s
     sampler_busy = stats.get("sampler/busy_s", 0.0)
     return {
         "name": config.name,

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from cattrs import Converter
 
+from composer_core import events
 from composer_core.errors import PluginFault, StoreError, boundary, who
 from composer_core.events import Event, FaultRecorded
 from composer_core.protocols import BuildContext, Tracker
@@ -35,6 +36,7 @@ __all__ = [
     "Trackers",
     "events_path",
     "read_events",
+    "to_event",
     "to_record",
 ]
 
@@ -44,6 +46,12 @@ _CONVERTER = Converter()
 def to_record(event: Event) -> dict[str, Any]:
     """The event as JSON-like data, with "event" naming its class."""
     return {"event": type(event).__name__, **_CONVERTER.unstructure(event)}
+
+
+def to_event(record: Mapping[str, Any]) -> Event:
+    """The inverse of `to_record`."""
+    kind: type[Event] = getattr(events, record["event"])
+    return _CONVERTER.structure({name: value for name, value in record.items() if name != "event"}, kind)
 
 
 def events_path(run_dir: Path) -> Path:

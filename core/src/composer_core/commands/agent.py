@@ -25,13 +25,13 @@ from composer_core.commands.common import (
     run_async,
     verify_manifest,
 )
+from composer_core.commits import open_run
 from composer_core.config import RlStage, RunConfig, override
 from composer_core.diffs import unified
 from composer_core.episode import run_episode
 from composer_core.errors import ComposerError, ConfigError
 from composer_core.evaluate import request_for
 from composer_core.folders import acceptable, apply_to_folder, read_folder
-from composer_core.pipeline import open_run
 from composer_core.printable import printable
 from composer_core.problems import refuse
 from composer_core.rundir import Commit, RunDir

@@ -13,9 +13,9 @@ from composer_core import checking
 from composer_core.assembly import Assembly
 from composer_core.cli import Options
 from composer_core.commands.common import assemble, link_tokenizer, load_run, run_async, run_file
+from composer_core.commits import open_run, same_tokenizer
 from composer_core.errors import ConfigError
 from composer_core.evaluate import evaluate
-from composer_core.pipeline import open_run, same_tokenizer
 from composer_core.problems import refuse
 from composer_core.rundir import Commit
 from composer_core.types import EpisodeRequest, EpisodeResult
@@ -47,7 +47,7 @@ async def _evaluate(assembly: Assembly, run: Path, commit: Commit, only: tuple[s
     try:
         executor = assembly.get("executors")
         await executor.start()
-        same_tokenizer(assembly, commit, run)
+        same_tokenizer(assembly.get("tokenizer"), commit, run)
         await assembly.get("samplers")["policy"].load(commit.weights, run.resolve() / commit.weights.uri)
         sets = [set_ for set_ in assembly.config.evaluations if not only or set_.name in only]
         tasks_of, config = assembly.get("tasks").tasks, assembly.config

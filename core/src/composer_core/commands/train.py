@@ -20,7 +20,8 @@ from composer_core.pipeline import Pipeline
 from composer_core.plugins import Plugins
 from composer_core.problems import refuse
 from composer_core.rundir import Commit, RunDir
-from composer_core.tracking import Trackers
+from composer_core.summary import Meter
+from composer_core.tracking import Trackers, read_events
 
 
 @click.command(name="train")
@@ -100,9 +101,10 @@ async def train(
         refuse(await checking.probe(assembly), config.name)
         if not resumed:  # from here on there is something to resume
             folder.create(to_data(config), plugins.manifest())
+        meter = Meter.resumed(read_events(folder.path))  # before the trackers go on writing
         trackers = Trackers(assembly.trackers())
         emit(_started(config, plugins, folder, commit))
-        summary = await Pipeline(assembly, folder, emit, trackers.flush, commit, rollouts_only).run()
+        summary = await Pipeline(assembly, folder, emit, trackers.flush, commit, rollouts_only, meter).run()
         status = "finished"
         return summary
     except asyncio.CancelledError:
