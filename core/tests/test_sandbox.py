@@ -148,7 +148,7 @@ CALLS: list[Any] = [
         ("half\ud800", "half a character"),
         ("n" * 256, "too long"),
         ("ü" * 128, "too long"),
-        ("n/" * 2048, "too long"),
+        ("n/" * 2049, "too long"),
     ],
 )
 def test_text_that_names_nothing_in_the_workspace_reaches_no_backend(call: Any, path: str, reason: str) -> None:

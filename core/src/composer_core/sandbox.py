@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from posixpath import normpath
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -295,29 +296,18 @@ def clean(path: str) -> str:
     Raises:
         PathError: the path is absolute or leads out, or no file can be named so.
     """
-    names: list[str] = []
-    wrong = "paths are relative to the workspace" if path.startswith("/") else _unnameable(path)
-    for part in path.split("/"):
-        if part == ".." and not names:
-            wrong = wrong or "the path leads out of the workspace"
-        elif part == "..":
-            names.pop()
-        elif part not in ("", "."):
-            names.append(part)
-    if wrong:
-        raise PathError(f"{path[:NAME_BYTES]!r}: {wrong}")
-    return "/".join(names)
-
-
-def _unnameable(path: str) -> str:
-    """Why no file can be named so, "" if one can."""
-    if "\0" in path:
-        return "a name holds no null"
-    try:
-        data = path.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell
-        return "it holds half a character"
-    return "it is too long" if len(data) > PATH_BYTES or max(map(len, data.split(b"/"))) > NAME_BYTES else ""
+    found = normpath(path)
+    names = [name.encode(errors="replace") for name in found.split("/")]
+    wrong = {
+        "paths are relative to the workspace": not names[0],
+        "the path leads out of the workspace": names[0] == b"..",
+        "a name holds no null": "\0" in path,
+        "it holds half a character": path.encode(errors="ignore").decode() != path,  # which JSON can spell
+        "it is too long": len(found.encode(errors="replace")) > PATH_BYTES or max(map(len, names)) > NAME_BYTES,
+    }
+    if any(wrong.values()):
+        raise PathError(f"{path[:NAME_BYTES]!r}: {next(reason for reason, holds in wrong.items() if holds)}")
+    return found if found != "." else ""
 
 
 @frozen
