@@ -44,11 +44,9 @@ from composer_core.protocols import (
 )
 from composer_core.records import SandboxSpec, resolve
 from composer_core.sandbox import CallLimits, Sandbox
-from composer_testing.sandbox_claims import CLAIMS, SPEC, TREE, until
+from composer_testing.sandbox_claims import CLAIMS, SLEEPS, SPEC, TREE, held, until
 
 Act = Callable[[Sandbox, SandboxProvider], Awaitable[Any]]
-SLEEPS = f"sleep 86400.{os.getpid()}"
-"""A command that no other process on this machine has."""
 
 
 class SandboxContract:
@@ -139,13 +137,13 @@ class SandboxContract:
 
         async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
             await life(provider)  # may make what is shared by all
-            before = _held()
+            before = held()
             await life(provider)
 
             async def cleared() -> bool:
-                return _held() <= before
+                return held() <= before
 
-            assert await until(cleared), f"destroy() left {sorted(_held() - before)}"
+            assert await until(cleared), f"destroy() left {sorted(held() - before)}"
 
         self.act(act)
 
@@ -343,19 +341,3 @@ async def new_sandbox(provider: SandboxProvider, limits: CallLimits | None = Non
     if not isinstance(child, Created):
         raise PluginFault(child.error, kind="sandboxes", plugin="under test")
     return Sandbox(child.backend, "under/test", TREE, limits)
-
-
-def _held() -> set[str]:
-    """What a sandbox could leave: temporary files, and this process's descriptors, children and `SLEEPS`."""
-    files = {str(path) for path in Path(tempfile.gettempdir()).rglob("*")}
-    children = {f"child {pid}" for task in Path("/proc/self/task").glob("*/children") for pid in _text(task).split()}
-    commands = ((path, _text(path).replace("\0", " ")) for path in Path("/proc").glob("[0-9]*/cmdline"))
-    left = {f"{path.parent.name} ({line})" for path, line in commands if SLEEPS in line}
-    return files | {f"descriptor {fd}" for fd in os.listdir("/proc/self/fd")} | children | left
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:  # a process that has ended
-        return ""

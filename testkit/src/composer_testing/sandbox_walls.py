@@ -1,0 +1,119 @@
+"""Whether commands of a sandbox reach the host: two of the probes of `sandbox_claims`.
+
+What a probe tries to reach is its own: a file, a process and a listening socket that it made on this machine. The
+script takes `sh`, coreutils, and bash or python3 to try the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from composer_core.protocols import SandboxProvider
+from composer_core.sandbox import Sandbox
+
+SECRET = "a secret of the host"
+BREAK_OUT = """
+command -v bash || command -v python3 || exit
+for at in {folders}; do cat $at/secret /proc/1/root$at/secret; echo mine > $at/secret; rm -f $at/secret; done
+cat /proc/[0-9]*/cmdline
+kill -9 {pid}
+for at in {addresses}; do
+  bash -c "exec 3<>/dev/tcp/$at/{port}"
+  python3 -c "import socket; socket.create_connection(('$at', {port}), 1)"
+done
+"""
+
+
+async def isolates(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    sleeps = f"600.{os.getpid()}"
+    async with host_process("sleep", sleeps) as process, host_server() as (port, connections):
+        with ExitStack() as stack:
+            folders = [stack.enter_context(host_folder(place)) for place in (tempfile.gettempdir(), "/var/tmp", "~")]
+            shown = " ".join(folder for folder in folders if folder)
+            script = BREAK_OUT.format(folders=shown, pid=process.pid, addresses=" ".join(addresses()), port=port)
+            result = await sandbox.exec(["sh", "-c", script], timeout_s=30)
+            assert result.stdout.startswith(b"/"), f"no command to try it with: {result.stderr.decode()!r}"
+            secrets = [Path(folder, "secret") for folder in folders if folder]
+            tried = {
+                "read a file of the host": SECRET.encode() in result.stdout,
+                "wrote a file of the host": not all(path.is_file() and path.read_text() == SECRET for path in secrets),
+                "saw a process of the host": sleeps.encode() in result.stdout,
+                "killed a process of the host": await ended(process),
+                "connected to the host": bool(connections),
+            }
+    found = [what for what, happened in tried.items() if happened]
+    assert not found, f"a command {', '.join(found)}"
+
+
+@contextmanager
+def host_folder(place: str) -> Iterator[str]:
+    """A folder that holds the secret, readable by all; "" where none can be made."""
+    if not os.access(os.path.expanduser(place), os.W_OK):
+        yield ""
+        return
+    with tempfile.TemporaryDirectory(dir=os.path.expanduser(place), prefix=".composer-") as folder:
+        os.chmod(folder, 0o755)
+        Path(folder, "secret").write_text(SECRET)
+        yield folder
+
+
+@asynccontextmanager
+async def host_process(*argv: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(*argv)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def ended(process: asyncio.subprocess.Process) -> bool:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), 0.2)
+    return process.returncode is not None
+
+
+@asynccontextmanager
+async def host_server() -> AsyncIterator[tuple[int, list[None]]]:
+    """A port of this machine, and an entry for each connection made to it."""
+    connections: list[None] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(None)
+        writer.close()
+
+    async with await asyncio.start_server(connected, "0.0.0.0", 0) as server:
+        yield server.sockets[0].getsockname()[1], connections
+
+
+def addresses() -> list[str]:
+    """Under which a command could find this machine: its own loopback, and where its packets would leave from."""
+    found = ["127.0.0.1"]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # sends nothing; an address that documentation has for itself
+        found.append(probe.getsockname()[0])
+    return found
+
+
+async def networks(sandbox: Sandbox, provider: SandboxProvider) -> None:
+    async with host_server() as (port, connections):
+
+        async def reached(allow: Sequence[str]) -> bool:
+            await sandbox.set_network(allow)
+            script = BREAK_OUT.format(folders="", pid="none", addresses=" ".join(addresses()), port=port)
+            await sandbox.exec(["sh", "-c", script], timeout_s=30)
+            await asyncio.sleep(0.2)
+            seen = bool(connections)
+            connections.clear()
+            return seen
+
+        assert not await reached([]), "a command connected to the host, to which no network was allowed"
+        assert await reached(addresses()), f"no command could connect to {addresses()}, which were allowed"
+        assert not await reached([]), "what is allowed no more can still be reached"
