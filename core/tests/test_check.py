@@ -15,7 +15,6 @@ from composer_core.cli import group
 from composer_core.commands.check import page
 from composer_core.config import EvaluationSet, load
 from composer_core.errors import CheckError, ConfigError, PluginFault
-from composer_core.estimate import PYTHON, measure_imports
 from composer_core.footprint import Process
 from composer_core.plan import attempts, differing, plan
 from composer_core.plugins import Plugins, select
@@ -35,7 +34,7 @@ def planned(tmp_path, *overrides, footprints=None, more=()):
         registry.add(entry.spec.kind, entry.plugin, evolve(entry.spec, footprint=given), dist="d", version="1")
     for spec in more:
         registry.add(spec.kind, "fakes", spec, dist="d", version="1")
-    return plan(Assembly(config, registry, tmp_path), plugins)
+    return {**plan(Assembly(config, registry, tmp_path), plugins), "probed": False}
 
 
 def checked(*args):
@@ -192,17 +191,8 @@ def test_a_footprint_that_raises_is_attributed(tmp_path):
 
 def test_a_probe_says_what_it_tried_and_found():
     text = checked("--probe")
-    assert "Probed on this machine" in text
-    assert "offers here all it declares: changes, forks, snapshots.files" in text
-    assert "python and core" in text
-
-
-def test_packages_are_measured_in_a_process_of_their_own():
-    found = measure_imports(["sqlite3", "xmlrpc.client"])
-    assert list(found) == [PYTHON, "sqlite3", "xmlrpc.client"]
-    assert found[PYTHON] > 10 << 20
-    with pytest.raises(CheckError, match="no_such_package"):
-        measure_imports(["no_such_package"])
+    assert "Probed on this machine\n  tasks    as many as are asked for\n  sandbox  offers all of it\n" in text
+    assert "Probed" not in checked()
 
 
 @pytest.mark.parametrize(

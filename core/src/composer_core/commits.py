@@ -13,10 +13,9 @@ from typing import Any
 import attrs
 from attrs import define
 
-from composer_core.config import CheckpointConfig
+from composer_core.assembly import Assembly
 from composer_core.errors import ConfigError
 from composer_core.events import CheckpointSaved, Event, WeightsPublished
-from composer_core.protocols import Executor, Tokenizer, Trainer
 from composer_core.rundir import Commit, RunDir, checksums, sha256_of
 from composer_core.types import WeightsRef
 
@@ -25,11 +24,8 @@ from composer_core.types import WeightsRef
 class Commits:
     """The run's last commit, and who replaces it."""
 
+    assembly: Assembly
     run_dir: RunDir
-    config: CheckpointConfig
-    trainer: Trainer
-    executor: Executor
-    tokenizer: Tokenizer
     emit: Callable[[Event], None]
     flush: Callable[[], object]
     last: Commit | None = None
@@ -50,8 +46,8 @@ class Commits:
             ConfigError: the commit was made with another tokenizer.
         """
         if self.last:
-            same_tokenizer(self.tokenizer, self.last, self.run_dir.path)
-            await self.trainer.load(self.run_dir.checkpoint(self.last.number))
+            same_tokenizer(self.assembly, self.last, self.run_dir.path)
+            await self.assembly.get("trainers").load(self.run_dir.checkpoint(self.last.number))
             await self._publish(self.last.weights)
         else:
             await self.publish(0)
@@ -64,12 +60,12 @@ class Commits:
         uri = f"weights/{version}.safetensors"
         path = self.run_dir.path / uri
         part = path.with_suffix(".part")
-        await self.trainer.export(part)
+        await self.assembly.get("trainers").export(part)
         part.replace(path)
         return WeightsRef(version, uri, sha256_of(path))
 
     async def _publish(self, weights: WeightsRef) -> None:
-        await self.executor.publish(weights)
+        await self.assembly.get("executors").publish(weights)
         self.emit(WeightsPublished(weights=weights))
 
     async def commit(
@@ -85,7 +81,7 @@ class Commits:
         """Everything that belongs together, in one manifest; then the version may be published."""
         number = self.last.number + 1 if self.last else 1
         folder = self.run_dir.fresh_checkpoint(number)
-        await self.trainer.save(folder)
+        await self.assembly.get("trainers").save(folder)
         weights = await self._export(version)
         self.last = Commit(
             number=number,
@@ -94,10 +90,10 @@ class Commits:
             weights=weights,
             ledger=ledger,
             checksums=checksums(folder),
-            tokenizer=self.tokenizer.fingerprint,
+            tokenizer=self.assembly.get("tokenizer").fingerprint,
             best=self.last.best if self.last else None,
         )
-        self.run_dir.commit(self.last, self.config.keep)
+        self.run_dir.commit(self.last, self.assembly.config.checkpoints.keep)
         self.emit(CheckpointSaved(path=str(folder), stage=name, step=step, version=weights.version))
         self.flush()
         if publish:
@@ -127,17 +123,18 @@ def open_run(path: Path) -> tuple[RunDir, dict[str, Any], Commit | None]:
     return run_dir, run_dir.config(), run_dir.last_commit()
 
 
-def same_tokenizer(tokenizer: Tokenizer, commit: Commit, where: Path) -> None:
+def same_tokenizer(assembly: Assembly, commit: Commit, where: Path) -> None:
     """Ids mean nothing under another vocabulary.
 
     Raises:
         ConfigError: the commit was made with another tokenizer.
     """
-    if tokenizer.fingerprint != commit.tokenizer:
+    found = assembly.get("tokenizer").fingerprint
+    if found != commit.tokenizer:
         raise ConfigError(
             "the commit was trained with another tokenizer",
             where=str(where / "tokenizer"),
             expected=commit.tokenizer,
-            found=tokenizer.fingerprint,
+            found=found,
             fix="restore the tokenizer folder of the run",
         )

@@ -1,6 +1,6 @@
 """The controller as a pure state machine: which slot, group and step is where. The only source of truth on resume.
 
-No I/O, no tasks, no clock of its own: callers issue what `issue` returns, report with `finish`, train what `take`
+No I/O, no tasks, no clock: callers issue what `issue` returns, report with `finish`, train what `take`
 returns, and say `applied`. The same code drives the in-process run, remote executors and simulations.
 
 Admission and staleness (RL.md section 3). A group's version is the trainer's when it was admitted, a lower bound on
@@ -22,8 +22,11 @@ from typing import Any
 
 import attrs
 from attrs import define, field, frozen
+from cattrs import Converter
 
 from composer_core.errors import TrainerError
+
+_CONVERTER = Converter()
 
 
 class SlotState(StrEnum):
@@ -90,7 +93,6 @@ class Slot:
     state: SlotState = SlotState.PENDING
     issues: int = 0
     result: SlotResult | None = None
-    issued_at: float = 0.0
 
 
 @define
@@ -129,7 +131,6 @@ class Ledger:
 
     config: LedgerConfig
     task_of: Callable[[int], str]
-    clock: Callable[[], float] = field(default=lambda: 0.0, repr=False)
     version: int = 0
     step: int = 0
     admitted: int = 0
@@ -159,7 +160,7 @@ class Ledger:
             group = self.groups[number]
             for index, slot in enumerate(group.slots):
                 if slot.state is SlotState.PENDING:
-                    slot.state, slot.issued_at = SlotState.RUNNING, self.clock()
+                    slot.state = SlotState.RUNNING
                     slot.issues += 1
                     issues.append(Issue(number, index, group.task_id, self.attempt(number, index)))
         self._waiting.clear()
@@ -310,42 +311,19 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         """The state as plain data; slots that run are written as pending."""
-        return {
-            "version": self.version,
-            "step": self.step,
-            "admitted": self.admitted,
-            "counters": dict(self.counters),
-            "groups": [self._group_json(group) for group in self.groups.values()],
-        }
-
-    def _group_json(self, group: Group) -> dict[str, Any]:
-        slots = [
-            {
-                "state": "pending" if slot.state is SlotState.RUNNING else slot.state.value,
-                "issues": slot.issues - (slot.state is SlotState.RUNNING),
-                "result": attrs.asdict(slot.result) if slot.result else None,
-            }
-            for slot in group.slots
-        ]
-        return {"number": group.number, "task_id": group.task_id, "version": group.version, "slots": slots}
+        groups = _CONVERTER.unstructure(list(self.groups.values()))
+        for slot in (slot for group in groups for slot in group["slots"] if slot["state"] == SlotState.RUNNING):
+            slot.update(state=SlotState.PENDING.value, issues=slot["issues"] - 1)
+        names = ("version", "step", "admitted")
+        return {**{name: getattr(self, name) for name in names}, "counters": dict(self.counters), "groups": groups}
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Take over a committed state; tokens of versions that were never committed are refused and re-issued."""
         self.version, self.step, self.admitted = data["version"], data["step"], data["admitted"]
-        self.counters = Counter(data["counters"])
-        self.groups, self.training, self.entries = {}, [], []
-        self._waiting, self._ended, self._stalled = set(), {}, False
-        for entry in data["groups"]:
-            slots = [
-                Slot(SlotState(s["state"]), s["issues"], SlotResult(**s["result"]) if s["result"] else None)
-                for s in entry["slots"]
-            ]
-            group = Group(entry["number"], entry["task_id"], entry["version"], slots)
-            self.groups[group.number] = group
-            if group.open():
-                self._waiting.add(group.number)
-            else:
-                self._ended[group.number] = group.oldest()
+        self.counters, self.training, self.entries, self._stalled = Counter(data["counters"]), [], [], False
+        self.groups = {group.number: group for group in _CONVERTER.structure(data["groups"], list[Group])}
+        self._waiting = {number for number, group in self.groups.items() if group.open()}
+        self._ended = {number: group.oldest() for number, group in self.groups.items() if not group.open()}
 
     def replay(self, entries: list[dict[str, Any]]) -> int:
         """Apply a journal written after the committed state; returns how many finished episodes were kept.
@@ -372,18 +350,3 @@ class Ledger:
             kept += 1
         self.entries = []
         return kept
-
-    def table(self) -> list[dict[str, Any]]:
-        """Live groups as rows, for reports and a watchdog's dump."""
-        now = self.clock()
-        return [
-            {
-                "group": group.id,
-                "version": group.version,
-                "states": "".join(slot.state.value[0] for slot in group.slots),
-                "oldest_running_s": max(
-                    (now - slot.issued_at for slot in group.slots if slot.state is SlotState.RUNNING), default=0.0
-                ),
-            }
-            for group in self.groups.values()
-        ]

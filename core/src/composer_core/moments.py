@@ -10,13 +10,11 @@ from collections.abc import Callable
 
 from attrs import Factory, define
 
+from composer_core.assembly import Assembly
 from composer_core.commits import Commits
-from composer_core.config import RunConfig
 from composer_core.evaluate import Evaluation, Run, evaluate
 from composer_core.events import Evaluated, Event
 from composer_core.executor import result_of
-from composer_core.protocols import Store, TaskSet
-from composer_core.rundir import RunDir
 from composer_core.traces import decode
 from composer_core.types import EpisodeRequest, EpisodeResult
 
@@ -25,31 +23,26 @@ from composer_core.types import EpisodeRequest, EpisodeResult
 class Moments:
     """The evaluations of one run."""
 
-    config: RunConfig
-    run_dir: RunDir
-    tasks: TaskSet
-    store: Store
+    assembly: Assembly
+    commits: Commits
     attempt: Run
     """Runs one attempt and tells of it."""
-    commits: Commits
     emit: Callable[[Event], None]
     found: dict[tuple[str, str], Evaluation] = Factory(dict)
     """By moment and name."""
 
     async def measure(self, when: str, at: str = "") -> None:
         """Every set of a moment: what was written down, the rest measured now; `at` names one that comes often."""
-        moment = at or when
-        names = {
-            set_: f"evaluations/{moment}-{set_.name}.json" for set_ in self.config.evaluations if when in set_.when
-        }
-        known = {set_: self.run_dir.read_json(name) for set_, name in names.items()}
+        moment, config, run_dir = at or when, self.assembly.config, self.commits.run_dir
+        names = {set_: f"evaluations/{moment}-{set_.name}.json" for set_ in config.evaluations if when in set_.when}
+        known = {set_: run_dir.read_json(name) for set_, name in names.items()}
         missing = [set_ for set_, data in known.items() if data is None]
-        seed, limits = self.config.seed, self.config.limits
-        found = await evaluate(missing, moment, self.tasks.tasks, self._attempts(moment), seed, limits)
+        tasks_of, run = self.assembly.get("tasks").tasks, self._attempts(moment)
+        found = await evaluate(missing, moment, tasks_of, run, config.seed, config.limits)
         for set_, measured in zip(missing, found, strict=True):
             known[set_] = measured.to_json()
             if measured.rows:  # what measured nothing is tried again after a resume
-                self.run_dir.write_json(names[set_], known[set_])
+                run_dir.write_json(names[set_], known[set_])
         step = self.commits.last.step if self.commits.last else 0
         for set_, data in known.items():
             self.found[moment, set_.name] = evaluation = Evaluation(**data)
@@ -59,16 +52,17 @@ class Moments:
 
     def _attempts(self, moment: str) -> Run:
         """Runs attempts that are not on disk yet; each that ends is written down."""
-        path = self.run_dir.path / "evaluations" / f"{moment}.jsonl"
-        have = {row["id"]: row["trace"] for row in self.run_dir.lines(path)}
+        run_dir, store = self.commits.run_dir, self.assembly.get("stores")
+        path = run_dir.path / "evaluations" / f"{moment}.jsonl"
+        have = {row["id"]: row["trace"] for row in run_dir.lines(path)}
 
         async def run(request: EpisodeRequest, purpose: str) -> EpisodeResult:
             done = have.get(request.key.episode_id)
             if done:
-                return result_of(decode(self.store.get(done)))
+                return result_of(decode(store.get(done)))
             result = await self.attempt(request, purpose)
             if result.trace and result.verdict.valid:  # a void attempt is made again, now or after a resume
-                self.run_dir.append(path, [{"id": request.key.episode_id, "trace": result.trace.uri}])
+                run_dir.append(path, [{"id": request.key.episode_id, "trace": result.trace.uri}])
             return result
 
         return run

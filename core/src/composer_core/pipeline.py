@@ -78,18 +78,12 @@ class Pipeline:
 
     async def _open(self) -> None:
         """Build what the stages share, and go back to the last commit."""
-        get, tell = self.assembly.get, self._tell
-        self._executor = get("executors")
+        self._executor = self.assembly.get("executors")
         await self._executor.start()
         self._keep_harness()
-        self._trainer = get("trainers")
-        checkpoints = self.config.checkpoints
-        self._commits = Commits(
-            self.run_dir, checkpoints, self._trainer, self._executor, get("tokenizer"), tell, self.flush, self.resumed
-        )
-        self._moments = Moments(
-            self.config, self.run_dir, get("tasks"), get("stores"), self._attempt, self._commits, tell
-        )
+        self._trainer = self.assembly.get("trainers")
+        self._commits = Commits(self.assembly, self.run_dir, self._tell, self.flush, self.resumed)
+        self._moments = Moments(self.assembly, self._commits, self._attempt, self._tell)
         await self._commits.restore()
 
     def _keep_harness(self) -> None:

@@ -7,7 +7,6 @@ question (`checking.probe`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -25,15 +24,14 @@ from composer_core.config import (
     limits_for,
     to_data,
 )
-from composer_core.estimate import Estimate, estimate
+from composer_core.estimate import estimate
 from composer_core.plugins import Plugins
-from composer_core.printable import size
 from composer_core.scoring import lead_of_outcome
 from composer_core.types import Limits
 
 
-def plan(assembly: Assembly, plugins: Plugins, *, probe: bool = False) -> dict[str, Any]:
-    """Everything that `check` says of a run without problems; `probe` measures what packages take on this machine."""
+def plan(assembly: Assembly, plugins: Plugins) -> dict[str, Any]:
+    """Everything that `check` says of a run without problems."""
     config, choices = assembly.config, assembly.choices
     components = choices.chosen()
     executor = choices.one("executors")
@@ -43,7 +41,6 @@ def plan(assembly: Assembly, plugins: Plugins, *, probe: bool = False) -> dict[s
     stages = [stage_row(c.stage, config, s) for c, s in zip(config.stages, choices.stage_settings(), strict=True)]
     evaluated = sum(moment["episodes"] * moment["times"] for moment in moments.values())
     episodes = evaluated + sum(stage["episodes"] for stage in stages)
-    taken = estimate(components, attrs.evolve(choices.view(), episodes=episodes), measure=probe)
     return {
         "name": config.name,
         "seed": config.seed,
@@ -65,10 +62,8 @@ def plan(assembly: Assembly, plugins: Plugins, *, probe: bool = False) -> dict[s
         "limits": attrs.asdict(limits_for(Limits(), config.limits)),
         "limits_set": sorted(config.limits),
         "rewards": rewards(assembly),
-        "memory": {"processes": taken.processes(), "parts": taken.parts(), "unknown": list(taken.unknown)},
-        "probed": probed(components, taken) if probe else {},
         "folder": f"runs/{config.name}",
-        "files": taken.files(),
+        **estimate(components, attrs.evolve(choices.view(), episodes=episodes)),
     }
 
 
@@ -144,14 +139,3 @@ def rewards(assembly: Assembly) -> dict[str, Any]:
     found = assembly.get("rewards")
     rows = [{"id": r.id, "weight": r.weight, "range": list(r.spec.range), "outcome": r.spec.outcome} for r in found]
     return {"each": rows} | lead_of_outcome(found)
-
-
-def probed(components: list[Chosen], taken: Estimate) -> dict[str, str]:
-    """What a probe without problems has found: the sandbox can do what it declares, packages take what they take."""
-    offers = [one.entry for one in components if one.entry.spec.kind == "sandboxes"]
-    found = {entry.id: f"offers here all it declares: {_listed(entry.spec.capabilities)}" for entry in offers}
-    return found | {"packages": ", ".join(f"{name} {size(taken.measured[name])}" for name in taken.measured)}
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(name.partition(".")[2] for name in names)) or "commands, and nothing more"

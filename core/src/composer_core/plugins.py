@@ -220,11 +220,6 @@ class Plugins:
             if one.name != BUILTIN
         ]
 
-    def close(self) -> None:
-        """Forget the modules (tests load the same module twice)."""
-        for plugin in list(self._manager.get_plugins()):
-            self._manager.unregister(plugin)
-
 
 def import_hook_module(candidate: Candidate) -> ModuleType:
     """Import a plugin's hook module.

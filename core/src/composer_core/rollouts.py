@@ -78,7 +78,7 @@ def ledger_for(stage: RlStage, tasks: Sequence[Task], seed: int, deterministic: 
     def task_of(number: int) -> str:
         return tasks[epoch_order(len(tasks), 1, number, seed, stage.name)[0]].id
 
-    return Ledger(config, task_of, clock=time.monotonic)
+    return Ledger(config, task_of)
 
 
 @define

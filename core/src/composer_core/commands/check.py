@@ -31,7 +31,7 @@ WIDTH = 100
 
 @click.command(name="check")
 @run_file
-@click.option("--probe", is_flag=True, help="Count the tasks, try the sandbox here, measure what packages take.")
+@click.option("--probe", is_flag=True, help="Also count the tasks and try the sandbox here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def command(options: Options, run_toml: Path, overrides: tuple[str, ...], probe: bool, as_json: bool) -> None:
@@ -43,7 +43,7 @@ def command(options: Options, run_toml: Path, overrides: tuple[str, ...], probe:
         refuse(checking.problems_of(assembly, plugins), where)
         if probe:
             run_async(lambda: _probe(assembly, where))
-        found = plan(assembly, plugins, probe=probe)
+        found = plan(assembly, plugins) | {"probed": probe}
     click.echo(json.dumps(found, indent=1) + "\n" if as_json else page(found), nl=False)
 
 
@@ -79,7 +79,9 @@ def _sections(found: dict[str, Any]) -> list[tuple[str, list[Sequence[str]]]]:
         ("Capabilities", [_capability(row) for row in found["capabilities"]]),
     ]
     if found["probed"]:
-        sections.append(("Probed on this machine", list(found["probed"].items())))
+        sections.append(
+            ("Probed on this machine", [("tasks", "as many as are asked for"), ("sandbox", "offers all of it")])
+        )
     return [
         *sections,
         ("Stages", [_stage(row) for row in found["stages"]] or [("none", "")]),

@@ -47,7 +47,7 @@ async def _evaluate(assembly: Assembly, run: Path, commit: Commit, only: tuple[s
     try:
         executor = assembly.get("executors")
         await executor.start()
-        same_tokenizer(assembly.get("tokenizer"), commit, run)
+        same_tokenizer(assembly, commit, run)
         await assembly.get("samplers")["policy"].load(commit.weights, run.resolve() / commit.weights.uri)
         sets = [set_ for set_ in assembly.config.evaluations if not only or set_.name in only]
         tasks_of, config = assembly.get("tasks").tasks, assembly.config
