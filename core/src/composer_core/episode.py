@@ -1,63 +1,36 @@
-"""One episode: context -> sampler -> renderer -> tools -> sandbox, and round again. The only place that samples.
+"""One episode, from a request to a graded trace: create the sandbox, act in it, take the patch out, grade.
 
-Sampled ids are appended as they came: never decoded and encoded again, never trimmed. What the renderer adds
-(a missing end token, results, the start of the next turn) is context with mask 0. The episode ends by a `Stop`; then
-the declared artifact, a patch, is taken out, the sandbox is destroyed, and rewards grade the patch in a fresh fork.
-
-Whatever breaks on the host's side becomes a void verdict on the trace, never an exception of `run_episode`.
+The turns themselves are `acting`'s. When they have stopped, the declared artifact, a patch, is taken out, the sandbox
+is destroyed, and rewards grade the patch in a fresh fork. Whatever breaks on the host's side becomes a void verdict on
+the trace, never an exception of `run_episode`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from array import array
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
-from attrs import Factory, define, evolve, field, frozen
+from attrs import Factory, evolve, frozen
 
-from composer_core.columns import Column
+from composer_core.acting import Attempt
 from composer_core.errors import ComposerError, PluginFault, SamplerError, SandboxError, boundary
-from composer_core.events import ContextCompacted, EpisodeStarted, Event, TurnEnded
+from composer_core.events import EpisodeStarted, Event
 from composer_core.grading import open_room
 from composer_core.harness import Harness
-from composer_core.protocols import Ask, Context, ContextView, NewBranch, Renderer, Sampler, ToolContext
-from composer_core.sandbox import Sandbox, Sandboxes
+from composer_core.protocols import Context, Renderer, Sampler
+from composer_core.sandbox import Sandboxes
 from composer_core.scoring import Reward, total, verdict_of
 from composer_core.toolbox import Toolbox
-from composer_core.trees import File, Patch, Tree
-from composer_core.types import (
-    Branch,
-    Completion,
-    EpisodeRequest,
-    Fault,
-    GenerateRequest,
-    GenerateSettings,
-    Grading,
-    GradingRef,
-    Message,
-    Outcome,
-    ParsedTurn,
-    Score,
-    Stop,
-    ToolResult,
-    Trace,
-    Turn,
-    Verdict,
-)
+from composer_core.types import EpisodeRequest, Fault, Grading, GradingRef, Outcome, Score, Stop, Trace, Turn, Verdict
 
 __all__ = [
     "EpisodeParts",
     "fault_of",
     "run_episode",
 ]
-
-
-ORIGINAL_BYTES = 1 << 20
-"""Most bytes of untouched originals that a trace keeps beside a patch."""
 
 
 @frozen
@@ -86,252 +59,9 @@ class EpisodeParts:
         return boundary(kind, self.ids.get(key, key))
 
 
-@define
-class _Row:
-    """A branch while it grows: 9 bytes a token, since thousands of episodes wait for their turns at once."""
-
-    ids: array[int]
-    parent: int | None = None
-    sampled: bytearray = field(init=False)
-    logprobs: array[float] = field(init=False)
-    versions: list[tuple[int, int]] = field(init=False)
-    routes: Column | None = None
-
-    def __attrs_post_init__(self) -> None:
-        self.sampled = bytearray(len(self.ids))
-        self.logprobs = array("f", bytes(4 * len(self.ids)))
-        self.versions = [(-1, len(self.ids))]
-
-    def append(self, ids: list[int]) -> None:
-        """Context: ids that were not sampled here."""
-        self.ids.extend(ids)
-        self.sampled.extend(bytes(len(ids)))
-        self.logprobs.frombytes(bytes(4 * len(ids)))
-        self.versions.append((-1, len(ids)))
-
-    def extend(self, completion: Completion) -> None:
-        """Raises TypeError, and changes nothing, if the columns are not of the types that `Completion` names."""
-        self.ids, self.logprobs = self.ids + completion.ids.values(), self.logprobs + completion.logprobs.values()
-        self.sampled.extend(b"\x01" * len(completion.ids))
-        self.versions.extend(completion.versions)
-        self.routes = completion.routes or self.routes
-
-    def freeze(self) -> Branch:
-        size = len(self.ids)
-        return Branch(
-            ids=Column.of("I32", self.ids),
-            sampled=Column("U8", (size,), bytes(self.sampled)),
-            logprobs=Column.of("F32", self.logprobs),
-            versions=tuple(self.versions),
-            parent=self.parent,
-            routes=self.routes,
-        )
-
-
-@define
-class _Episode:
-    """State of one running episode; single-use."""
-
-    request: EpisodeRequest
-    parts: EpisodeParts
-    opening: tuple[Message, ...] = field(init=False)
-    rows: list[_Row] = Factory(list)
-    turns: list[Turn] = Factory(list)
-    faults: list[Fault] = Factory(list)
-    state: dict[str, Any] = Factory(dict)
-    stats: dict[str, float] = Factory(dict)
-    stop: Stop = Stop.CANCELLED
-    sampled_tokens: int = 0
-    patch: Patch = Patch()
-    originals: list[File] = Factory(list)
-    originals_whole: bool = True
-
-    def __attrs_post_init__(self) -> None:
-        self.opening = (Message("user", self.request.task.prompt),)
-
-    # --- the loop ---
-
-    async def act(self, sandbox: Sandbox) -> Stop:
-        """Turn after turn until a stop; leaves everything that happened in `rows` and `turns`."""
-        parts, limits = self.parts, self.request.task.limits
-        with parts.blame("renderers"):
-            self.rows.append(_Row(array("i", parts.renderer.open(self.opening, parts.toolbox.schemas))))
-        while True:
-            stop = await self._decide()
-            if stop is not None:
-                return stop
-            turn, parsed = await self._generate(limits.turn_tokens)
-            calls = parts.toolbox.examine(parsed.calls)
-            results = await self._execute(calls, sandbox)
-            self._log(evolve(turn, text=parsed.text, calls=calls, results=tuple(results)))
-            if not calls:
-                return self._stop_without_calls(turn)
-            if parts.toolbox.ends(calls):
-                return Stop.FINISHED
-            if len(self.turns) >= limits.turns:
-                return Stop.TURNS
-            with parts.blame("renderers"):
-                increment = parts.renderer.results(results, parsed.ended)
-            if len(self.rows[-1].ids) + len(increment) >= limits.context_tokens:
-                return Stop.CONTEXT
-            self.rows[-1].append(increment)
-
-    def _stop_without_calls(self, turn: Turn) -> Stop:
-        """A turn that was cut by a limit stops for that limit, not for lack of a call."""
-        limits = self.request.task.limits
-        if turn.sampler_stop == "context" or len(self.rows[-1].ids) >= limits.context_tokens:
-            return Stop.CONTEXT
-        return Stop.TOKENS if turn.sampler_stop == "length" else Stop.NO_CALL
-
-    async def _decide(self) -> Stop | None:
-        """Let the context say how to go on; returns a stop when a limit leaves no room for a turn, its own included."""
-        while True:
-            with self.parts.blame("contexts"):
-                decision = self.parts.context.next(self._view())
-            if isinstance(decision, NewBranch):
-                self._open_branch(decision)
-            elif isinstance(decision, Ask):
-                ended = not self.turns or self.turns[-1].sampler_stop == "stop"
-                with self.parts.blame("renderers"):
-                    self.rows[-1].append(self.parts.renderer.request(decision.message, ended))
-            stop = self._full()
-            if stop is not None or not isinstance(decision, Ask):
-                return stop
-            turn, parsed = await self._generate(decision.turn_tokens)
-            self._log(evolve(turn, text=parsed.text, calls=parsed.calls, purpose="summary"))
-
-    def _full(self) -> Stop | None:
-        """The limit that leaves no room for another turn."""
-        limits = self.request.task.limits
-        if len(self.turns) >= limits.turns:
-            return Stop.TURNS
-        if self.sampled_tokens >= limits.tokens:
-            return Stop.TOKENS
-        return Stop.CONTEXT if len(self.rows[-1].ids) >= limits.context_tokens else None
-
-    def _open_branch(self, decision: NewBranch) -> None:
-        before = len(self.rows[-1].ids)
-        with self.parts.blame("renderers"):
-            ids = array("i", self.parts.renderer.open(decision.messages, self.parts.toolbox.schemas))
-        self.rows.append(_Row(ids, parent=len(self.rows) - 1))
-        self.parts.emit(
-            ContextCompacted(
-                episode_id=self.request.key.episode_id,
-                branch=len(self.rows) - 1,
-                tokens_before=before,
-                tokens_after=len(ids),
-            )
-        )
-
-    async def _generate(self, turn_tokens: int) -> tuple[Turn, ParsedTurn]:
-        """Sample one turn and append its ids, untouched."""
-        request, row, limits = self.request, self.rows[-1], self.request.task.limits
-        room = min(turn_tokens, limits.tokens - self.sampled_tokens, limits.context_tokens - len(row.ids))
-        settings = GenerateSettings(room, self.parts.renderer.stop_ids(), request.sampling.temperature)
-        asked = GenerateRequest(
-            session=f"{request.key.episode_id}#{len(self.rows) - 1}",
-            group=request.group,
-            noise=request.key.noise(request.run_seed),
-            position=self.sampled_tokens,
-            task_id=request.task.id,
-            attempt=request.key.attempt,
-        )
-        start, started = len(row.ids), time.perf_counter()
-        with self.parts.blame("samplers", request.sampler):
-            completion = await self.parts.samplers[request.sampler].generate(row.ids[:], settings, asked)
-            if not math.isfinite(sum(completion.logprobs.values())):  # of fp32 values, in fp64: all are, or it is not
-                raise SamplerError("the sampler returned a log-probability that is not finite")
-            row.extend(completion)
-        self._add("generate_s", time.perf_counter() - started)
-        self.sampled_tokens += len(completion.ids)
-        with self.parts.blame("renderers"):
-            parsed = self.parts.renderer.parse(completion.ids.values())
-        turn = Turn(
-            index=len(self.turns),
-            branch=len(self.rows) - 1,
-            start=start,
-            stop=len(row.ids),
-            text=parsed.text,
-            calls=parsed.calls,
-            sampler_stop=completion.stop,
-            cache_version=completion.cache_version,
-            generate_s=time.perf_counter() - started,
-        )
-        return turn, parsed
-
-    async def _execute(self, calls: tuple[Any, ...], sandbox: Sandbox) -> list[ToolResult]:
-        context = ToolContext(sandbox, self.state, self.request.task.limits)
-        started = time.perf_counter()
-        results, faults = await self.parts.toolbox.run(calls, context)
-        self._add("tools_s", time.perf_counter() - started)
-        self.faults.extend(faults)
-        if self.request.observations == "blank":
-            results = [evolve(result, text=_blank(result.text)) for result in results]
-        return results
-
-    def _log(self, turn: Turn) -> None:
-        self.turns.append(turn)
-        self.parts.watch(turn)
-        self.parts.emit(
-            TurnEnded(
-                episode_id=self.request.key.episode_id,
-                turn=turn.index,
-                sampled_tokens=turn.stop - turn.start,
-                calls=tuple(call.name for call in turn.calls),
-                generate_s=turn.generate_s,
-                tools_s=sum(result.wall_s for result in turn.results),
-            )
-        )
-
-    # --- bookkeeping ---
-
-    def _add(self, name: str, seconds: float) -> None:
-        self.stats[name] = self.stats.get(name, 0.0) + seconds
-
-    def _view(self) -> ContextView:
-        request = self.request
-        return ContextView(
-            request.task, self.trace, len(self.rows[-1].ids), self.sampled_tokens, request.task.limits, self.state
-        )
-
-    def take_out(self, patch: Patch, pristine: Tree) -> None:
-        """The declared artifact, with the files it touches as they were, up to a bound."""
-        self.patch, room = patch, ORIGINAL_BYTES
-        for file in filter(None, map(pristine.find, patch.touched())):
-            room -= len(file.data)
-            if room < 0:
-                self.originals_whole = False
-                return
-            self.originals.append(file)
-
-    def trace(self, verdict: Verdict = Verdict(Outcome.UNGRADED)) -> Trace:  # noqa: B008
-        """Everything so far."""
-        return Trace(
-            key=self.request.key,
-            group=self.request.group,
-            opening=self.opening,
-            branches=tuple(row.freeze() for row in self.rows),
-            turns=tuple(self.turns),
-            stop=self.stop,
-            verdict=verdict,
-            patch=self.patch,
-            originals=tuple(self.originals),
-            originals_whole=self.originals_whole,
-            harness=self.parts.harness.stamp(self.request.task.limits),
-            faults=tuple(self.faults),
-            stats=dict(self.stats),
-            labels=dict(self.request.task.labels),
-        )
-
-
-def _blank(text: str) -> str:
-    """As many lines, no words: what a control without observations sees."""
-    return "\n".join("." for _ in text.split("\n"))
-
-
 async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
     """Run, take the patch out, grade. Never raises for what happens inside the episode: that is the verdict."""
-    episode = _Episode(request, parts)
+    episode = Attempt(request, parts)
     parts.emit(EpisodeStarted(episode_id=request.key.episode_id, task_id=request.task.id, group=request.group))
     started = time.perf_counter()
     try:
@@ -346,14 +76,14 @@ async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
     return await grade(trace, request, parts) if request.graded else trace
 
 
-async def _attempt(episode: _Episode) -> None:
+async def _attempt(episode: Attempt) -> None:
     """Create the sandbox, act in it, take the patch out."""
     started = time.perf_counter()
     request, parts = episode.request, episode.parts
     async with await parts.sandboxes.create(request.task, extra_needs=parts.toolbox.needs) as sandbox:
         episode.stats["create_s"] = time.perf_counter() - started
         try:
-            async with _deadline(None if parts.deterministic else request.task.limits.wall_s):
+            async with asyncio.timeout(None if parts.deterministic else request.task.limits.wall_s):
                 with boundary("episode", "core"):
                     episode.stop = await episode.act(sandbox)
         except TimeoutError:
@@ -361,11 +91,7 @@ async def _attempt(episode: _Episode) -> None:
         episode.take_out(await sandbox.patch(), sandbox.pristine)
 
 
-def _deadline(wall_s: float | None) -> AbstractAsyncContextManager[Any]:
-    return asyncio.timeout(wall_s)
-
-
-def _void(episode: _Episode, error: ComposerError) -> Trace:
+def _void(episode: Attempt, error: ComposerError) -> Trace:
     cause = _cause(error)
     episode.faults.append(fault_of(cause, error))
     return episode.trace(Verdict(Outcome.VOID, cause))
