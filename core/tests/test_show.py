@@ -6,8 +6,11 @@ from click.testing import CliRunner
 
 from composer_core.commands.show import command, show, sparkline
 from composer_core.errors import ConfigError
+from composer_core.events import GroupScored
 from composer_core.history import Evaluation, History, changed
-from composer_core.tracking import events_path, read_events
+from composer_core.traces import decode, readable
+from composer_core.tracking import events_path, read_events, to_record
+from composer_core.types import Score
 from composer_testing.fakes.runs import SyntheticRun
 
 
@@ -70,6 +73,20 @@ def test_a_trace_is_shown_by_its_id(run_dir):
     outcome = CliRunner().invoke(command, [str(run_dir), "--trace", name], catch_exceptions=False)
     assert outcome.exit_code == 0
     assert outcome.output.startswith(f"trace {name}")
+
+
+def test_a_trace_is_shown_with_the_value_and_weight_of_every_reward_those_of_its_group_too(tmp_path):
+    run_dir = SyntheticRun(rl_steps=2).write(tmp_path / "run")
+    id = next(path.stem for path in sorted((run_dir / "traces").iterdir()) if path.stem.startswith("rl-"))
+    own = readable(decode((run_dir / "traces" / f"{id}.trace").read_bytes()))
+    scores = ((Score("mine/shortest", "0.3", 0.25, weight=2.0),), (Score("mine/shortest", "0.3", 0.0),))
+    scored = GroupScored(group="g", task_id="t", rewards=(1.5, 0.0), episodes=(id, "rl-other"), group_scores=scores)
+    with events_path(run_dir).open("a") as file:
+        file.write(json.dumps(to_record(scored)) + "\n")
+    (value,) = re.findall(r"  hidden-tests/\S+ 0.1.0: value (\S+) x weight 1", own)
+    page = show(run_dir, id)
+    assert "  mine/shortest 0.3: value 0.25 x weight 2\n" in page
+    assert f"reward {float(value) + 0.5:g}, the sum of\n  hidden-tests/" in page
 
 
 def test_an_unknown_trace_suggests_the_nearest(run_dir):

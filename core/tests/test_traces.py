@@ -166,7 +166,9 @@ def test_what_json_cannot_hold_is_named_with_its_episode():
 def test_the_readable_page_says_what_happened_in_order():
     page = readable(make_trace(SlotKey("numbers.clamp-1", 2), False))
     told = ("pls fix", "> read_file(", "pkg/numbers.py:1:def clamp", "> edit_file(", "exit 1", "stopped: turns")
-    places = [page.index(text) for text in (*told, "score hidden-tests/hidden 0.1.0: 0 x 1", "patch: pkg/numbers.py")]
+    places = [
+        page.index(text) for text in (*told, "  hidden-tests/hidden 0.1.0: value 0 x weight 1", "patch: pkg/numbers.py")
+    ]
     assert places == sorted(places)
     assert "wall_s=1.4" in page
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from attrs import Factory, define, frozen
 
 from composer_core.tracking import read_events
-from composer_core.types import SlotKey
+from composer_core.types import Score, SlotKey
 
 __all__ = [
     "BEHAVIOR",
@@ -106,6 +106,8 @@ class History:
     versions: int = 0
     """Sets of weights published."""
     summary: Mapping[str, Any] = Factory(dict)
+    group_scores: dict[str, tuple[Score, ...]] = Factory(dict)
+    """Id of an episode -> what rewards of scope "group" gave it; its trace holds the others."""
     _open: StageLog | None = None
     _now_s: float = 0.0
     """Latest time told; events without a time happened then."""
@@ -190,6 +192,10 @@ class History:
         )
         self.episodes[f"{row.purpose}/{row.id}"] = row
 
+    def _group_scored(self, record: Record) -> None:
+        for id, scores in zip(record["episodes"], record["group_scores"], strict=False):
+            self.group_scores[id] = tuple(Score(**score) for score in scores)
+
     def _fault_recorded(self, record: Record) -> None:
         fault = record["fault"]
         self.faults[fault["where"], fault["plugin"], fault["error"]] += 1
@@ -212,6 +218,7 @@ _HANDLERS = {
     "StepEnded": History._step_ended,
     "Evaluated": History._evaluated,
     "EpisodeEnded": History._episode_ended,
+    "GroupScored": History._group_scored,
     "FaultRecorded": History._fault_recorded,
     "PluginFailed": History._plugin_failed,
     "WeightsPublished": History._weights_published,

@@ -167,10 +167,13 @@ def _result(result: ToolResult) -> str:
 def _ending(trace: Trace) -> str:
     cause = f" ({trace.verdict.cause})" if trace.verdict.cause else ""
     lines = [_rule(f"stopped: {trace.stop}; verdict: {trace.verdict.outcome}{cause}")]
+    if trace.scores:
+        lines.append(f"reward {sum(score.value * score.weight for score in trace.scores):g}, the sum of")
     for score in trace.scores:
         parts = "".join(f"  {name}={value:g}" for name, value in score.parts.items())
         note = f"  {score.note}" if score.note else ""
-        lines.append(f"score {score.reward} {score.version}: {score.value:g} x {score.weight:g}{parts}{note}")
+        value = f"value {score.value:g} x weight {score.weight:g}"
+        lines.append(f"  {score.reward} {score.version}: {value}{parts}{note}")
     changed = ", ".join(trace.patch.touched()) or "nothing"
     lines.append(f"patch: {changed}" + (f"; skipped {', '.join(trace.patch.skipped)}" if trace.patch.skipped else ""))
     lines.append(unified(trace.originals, trace.patch, trace.originals_whole).rstrip("\n"))

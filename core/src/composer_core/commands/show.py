@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from attrs import evolve
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -70,7 +71,9 @@ def _show_trace(run_dir: Path, trace_id: str) -> str:
         near = did_you_mean(trace_id, known)
         fix = near if near.startswith("did") else f"known: {', '.join(some)}" if known else "the run has no traces yet"
         raise ConfigError(f"no trace {trace_id!r} in this run", where=str(folder), fix=fix)
-    return readable(decode(known[trace_id].read_bytes()))
+    trace = decode(known[trace_id].read_bytes())
+    of_group = History.read(run_dir).group_scores.get(trace.key.episode_id, ())
+    return readable(evolve(trace, scores=(*trace.scores, *of_group)))
 
 
 def _show_run(run_dir: Path, everything: bool) -> str:

@@ -13,10 +13,10 @@ from composer_core.history import EpisodeRow, Evaluation, History, StageLog
 from composer_core.protocols import BuildContext
 from composer_core.tracking import events_path
 from composer_core.trees import File, Patch
-from composer_core.types import SlotKey
+from composer_core.types import Score, SlotKey
 from composer_plugin_report.config import HtmlConfig
 from composer_plugin_report.html import HtmlTracker, write_report
-from composer_plugin_report.model import charts, evaluations, pairs, repeated, sample
+from composer_plugin_report.model import charts, evaluations, page_model, pairs, repeated, sample
 from composer_plugin_report.page import embedded
 from composer_plugin_report.traces import cut, patch_model, why
 from composer_testing.contracts.trackers import HOSTILE, TrackerContract, sample_events
@@ -246,6 +246,17 @@ def test_long_texts_are_cut_and_say_so():
     shown = cut("a" * 900 + "z" * 100, 300)
     assert shown.startswith("a" * 200 + "\n[700 characters left out]\n")
     assert shown.endswith("z" * 100)
+
+
+def test_an_episode_has_the_scores_of_its_group_beside_its_own(tmp_path):
+    folder = SyntheticRun(rl_steps=2, groups=1).write(tmp_path / "run")
+    history = History.read(folder)
+    score = Score("mine/shortest", "0.3", 0.25, weight=2.0)
+    history.group_scores = {row.id: (score,) for row in history.episodes.values()}
+    traces = page_model(folder, history, HtmlConfig())["traces"]
+    assert traces
+    for trace in traces:
+        assert trace["scores"][-1].items() >= {"reward": "mine/shortest", "value": 0.25, "weight": 2.0}.items()
 
 
 def test_traces_that_are_gone_or_point_outside_the_run_are_left_out(tmp_path):

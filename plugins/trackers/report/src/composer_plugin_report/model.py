@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from composer_core.errors import ComposerError
 from composer_core.history import EpisodeRow, Evaluation, History, StageLog, changed
@@ -82,7 +82,7 @@ def page_model(run_dir: Path, history: History, config: HtmlConfig) -> dict[str,
         "traces": [
             {**entry, "twin": twins[row.id].id if row.id in twins else None}
             for row in shown
-            if (entry := _trace(run_dir, row, config)) is not None
+            if (entry := _trace(run_dir, row, history, config)) is not None
         ],
     }
 
@@ -246,13 +246,15 @@ def _spread(rows: list[EpisodeRow], most: int) -> list[EpisodeRow]:
     return [rows[index] for index in taken]
 
 
-def _trace(run_dir: Path, row: EpisodeRow, config: HtmlConfig) -> dict[str, Any] | None:
+def _trace(run_dir: Path, row: EpisodeRow, history: History, config: HtmlConfig) -> dict[str, Any] | None:
     """None for a trace that is gone or unreadable: a report of what is left beats none."""
     try:
         path = run_dir / str(row.uri)
         if not path.resolve().is_relative_to(run_dir.resolve()):
             return None
-        return trace_model(decode(path.read_bytes()), row, config.text_chars)
+        trace = decode(path.read_bytes())
+        scores = (*trace.scores, *history.group_scores.get(trace.key.episode_id, ()))
+        return trace_model(evolve(trace, scores=scores), row, config.text_chars)
     except (OSError, ValueError, ComposerError):
         return None
 
