@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from composer_core import __version__
 from composer_core.errors import ComposerError, PluginError, PluginFault, RunInterrupted, UserError, pip_fix
 from composer_core.printable import printable
 
@@ -98,20 +99,10 @@ def _dist(entry: metadata.EntryPoint) -> str:
     return entry.dist.name if entry.dist else entry.value
 
 
-def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value:
-        from composer_core import __version__
-
-        click.echo(f"composer-run {__version__}")
-        ctx.exit()
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--plugins", default="", metavar="A,B", help="Load these plugins beside the run file's.")
 @click.option("-p", "switches", multiple=True, metavar="no:NAME", help="Block a plugin.")
-@click.option(
-    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
-)
+@click.version_option(__version__, message="%(prog)s %(version)s", help="Print the version.")
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @click.pass_context
 def group(ctx: click.Context, plugins: str, switches: tuple[str, ...], debug: bool) -> None:

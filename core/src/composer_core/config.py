@@ -301,51 +301,40 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 def override(data: dict[str, Any], text: str) -> None:
     """Apply one `a.b[0].c=value`; the value is TOML, or else a plain string."""
     path, sign, raw = text.partition("=")
-    if not sign or not path.strip():
+    parts = re.findall(r'"([^"]*)"|([^.\[\]"]+)|\[(\d+)\]', path.strip())
+    if not sign or not parts:
         raise ConfigError("--set takes key.path=value", where="--set", found=text)
+    *above, last = [int(index) if index else quoted or plain for quoted, plain, index in parts]
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         value = raw
-    keys = _keys(path.strip(), text)
     target: Any = data
-    for key in keys[:-1]:
-        target = _descend(target, key, text)
-    _assign(target, keys[-1], value, text)
+    for key in above:
+        place = _place(target, key, text)
+        target = target.setdefault(place, {}) if isinstance(target, dict) else target[place]
+    target[_place(target, last, text)] = value
 
 
-def _keys(path: str, text: str) -> list[str | int]:
-    parts = re.findall(r'"([^"]*)"|([^.\[\]"]+)|\[(\d+)\]', path)
-    if not parts:
-        raise ConfigError("--set takes key.path=value", where="--set", found=text)
-    return [int(index) if index else quoted or plain for quoted, plain, index in parts]
-
-
-def _descend(target: Any, key: str | int, text: str) -> Any:
-    if isinstance(key, int):
-        if not isinstance(target, list) or key >= len(target):
-            raise ConfigError(f"there is no entry [{key}] to set", where="--set", found=text)
-        return target[key]
-    if isinstance(target, list):  # [[stages]] by name, [[rewards]] by component: stages.rl.steps=3
-        named = {name: entry for entry in reversed(target) if isinstance(entry, dict) for name in _names(entry)}
-        if key in named:
-            return named[key]
-        raise ConfigError(f"no entry named {key!r}", where="--set", found=text, fix=did_you_mean(key, named))
-    if not isinstance(target, dict):
+def _place(target: Any, key: str | int, text: str) -> Any:
+    """The key or index of `target` that `key` means: [[stages]] have names, [[rewards]] those of their components."""
+    if isinstance(target, dict) and isinstance(key, str):
+        return key
+    if not isinstance(target, list):
         raise ConfigError(f"{key!r} is below a value that is no table", where="--set", found=text)
-    return target.setdefault(key, {})
+    places: dict[str | int, int] = {number: number for number in range(len(target))}
+    for number, entry in enumerate(target):
+        for name in _names(entry) if isinstance(entry, dict) else ():
+            places.setdefault(name, number)
+    if key not in places:
+        known = did_you_mean(str(key), map(str, places))
+        raise ConfigError(f"there is no entry {key!r} to set", where="--set", found=text, fix=known)
+    return places[key]
 
 
 def _names(entry: Mapping[str, Any]) -> list[str]:
     use = str(entry.get("use", ""))
     return [name for name in (use, use.partition("/")[2], str(entry.get("name", entry.get("kind", "")))) if name]
-
-
-def _assign(target: Any, key: str | int, value: Any, text: str) -> None:
-    fits = isinstance(target, dict) if isinstance(key, str) else isinstance(target, list) and key < len(target)
-    if not fits:
-        raise ConfigError("the key is below a value that holds no keys", where="--set", found=text)
-    target[key] = value
 
 
 def structure(data: Mapping[str, Any], where: str = "run") -> RunConfig:

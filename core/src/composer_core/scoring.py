@@ -22,8 +22,10 @@ from composer_core.types import Outcome, Score, Trace, Verdict
 
 KEPT_SCORES = 4096
 """Latest scores of a pure reward that are remembered; members of a group end close together."""
-PARAMETERS = frozenset({"trace", "task", "patch", "group", "grading", "config"})
-OF_SCOPE = {"episode": PARAMETERS - {"group"}, "group": frozenset({"group", "task", "config"})}
+OF_SCOPE = {
+    "episode": frozenset({"trace", "task", "patch", "grading", "config"}),
+    "group": frozenset({"group", "task", "config"}),
+}
 """What a reward of each scope can be given: a group as a whole has no patch, and an episode no group."""
 
 
@@ -48,17 +50,12 @@ class Reward:
             ConfigError: the function asks for something that does not exist in its scope.
         """
         names = frozenset(inspect.signature(self.function).parameters)
-        if self.spec.pure and names & {"trace", "group"}:
-            raise ConfigError(f"reward {self.id} is declared pure and asks for {', '.join(sorted(names))}")
-        if names - PARAMETERS:
+        allowed = OF_SCOPE[self.spec.scope] - ({"trace"} if self.spec.pure else set())
+        if outside := names - allowed:
             raise ConfigError(
-                f"reward {self.id} asks for {', '.join(sorted(names - PARAMETERS))}",
-                expected=f"parameters among {', '.join(sorted(PARAMETERS))}",
-            )
-        if outside := names - OF_SCOPE[self.spec.scope]:
-            raise ConfigError(
-                f"reward {self.id} has scope {self.spec.scope!r} and asks for {', '.join(sorted(outside))}",
-                expected=f"parameters among {', '.join(sorted(OF_SCOPE[self.spec.scope]))}",
+                f"reward {self.id} has scope {self.spec.scope!r}{', is pure' * self.spec.pure} and asks for "
+                + ", ".join(sorted(outside)),
+                expected=f"parameters among {', '.join(sorted(allowed))}",
                 fix='declare scope="group" on its record' if "group" in outside else "leave the parameter out",
             )
         return names
