@@ -1,0 +1,136 @@
+"""File calls below the workspace's descriptor that no link and no race can lead out of.
+
+The kernel resolves every path (`linux.open_beneath`); what was opened is examined through its descriptor. FIFOs and
+devices are opened without blocking, and refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+
+from composer_plugin_docker.agent import linux
+
+REASONS = {
+    errno.ENOENT: "there is no such path",
+    errno.ENOTDIR: "a part of the path is no folder",
+    errno.EISDIR: "it is a folder",
+    errno.EXDEV: "the path leads out of the workspace",
+    errno.ELOOP: "the path is a chain of links that leads nowhere, or a link where none may be",
+    errno.ENXIO: "it is no regular file",
+}
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
+CALM = os.O_NONBLOCK | os.O_NOCTTY
+
+
+class Refused(Exception):
+    """A request cannot be served; `kind` is path, quota or backend."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def refusal(error: OSError, path: str) -> Refused:
+    if error.errno in FULL:
+        return Refused("quota", f"{path!r}: the sandbox's disk is full")
+    return Refused("path", f"{path!r}: {REASONS.get(error.errno or 0, os.strerror(error.errno or 0))}")
+
+
+def is_text(name: str) -> bool:
+    """Whether it is UTF-8; other bytes of a name are lone surrogates in Python."""
+    return name.isascii() or name.encode(errors="replace").decode() == name
+
+
+def shown(name: str) -> str:
+    return name if is_text(name) else os.fsencode(name).decode(errors="backslashreplace")
+
+
+def read(folder: int, path: str, limit: int) -> bytes:
+    """The bytes of a regular file."""
+    try:
+        fd = linux.open_beneath(folder, path or ".", os.O_RDONLY | CALM)
+    except OSError as error:
+        raise refusal(error, path) from error
+    with open(fd, "rb") as file:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise Refused("path", f"{path!r}: it is {'a folder' if stat.S_ISDIR(info.st_mode) else 'no regular file'}")
+        data = file.read(limit + 1) if info.st_size <= limit else b""
+    if info.st_size > limit or len(data) > limit:
+        raise Refused("quota", f"{path!r}: {info.st_size} bytes, the limit is {limit}")
+    return data
+
+
+def write(folder: int, path: str, data: bytes, limit: int) -> None:
+    """Create or replace a regular file, and its parents. On a full disk the old content may be lost."""
+    if len(data) > limit:
+        raise Refused("quota", f"{path!r}: {len(data)} bytes, the limit is {limit}")
+    try:
+        fd = _open_for_write(folder, path)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Refused("path", f"{path!r}: it is no regular file")
+            os.ftruncate(fd, 0)
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise refusal(error, path) from error
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _open_for_write(folder: int, path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | CALM
+    try:
+        return linux.open_beneath(folder, path, flags, 0o644)
+    except FileNotFoundError:
+        _make_parents(folder, path)
+        return linux.open_beneath(folder, path, flags, 0o644)
+
+
+def _make_parents(folder: int, path: str) -> None:
+    at = os.dup(folder)
+    try:
+        for part in path.split("/")[:-1]:
+            with suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=at)
+            below = linux.open_beneath(at, part, os.O_PATH | os.O_DIRECTORY)
+            os.close(at)
+            at = below
+    finally:
+        os.close(at)
+
+
+def listing(folder: int, path: str) -> list[tuple[str, str, int]]:
+    """(name, kind, bytes) of a folder's entries, sorted. A name that is no UTF-8 is escaped, its kind "other"."""
+    fd = open_folder(folder, path, os.O_RDONLY)
+    try:
+        with os.scandir(fd) as entries:
+            return sorted(_row(entry) for entry in entries)
+    finally:
+        os.close(fd)
+
+
+def open_folder(folder: int, path: str, flags: int = os.O_PATH) -> int:
+    try:
+        return linux.open_beneath(folder, path or ".", flags | os.O_DIRECTORY)
+    except OSError as error:
+        raise refusal(error, path) from error
+
+
+def _row(entry: os.DirEntry[str]) -> tuple[str, str, int]:
+    if not is_text(entry.name):
+        return shown(entry.name), "other", 0
+    if entry.is_dir(follow_symlinks=False):
+        return entry.name, "folder", 0
+    if not entry.is_file(follow_symlinks=False):
+        return entry.name, "other", 0
+    return entry.name, "file", entry.stat(follow_symlinks=False).st_size

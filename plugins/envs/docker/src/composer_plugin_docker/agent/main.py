@@ -1,0 +1,197 @@
+"""The agent's loop: first process of a container, one thread, never waits for a command or a reader of one.
+
+Requests come as frames on standard input, answers leave on standard output in any order, each with its request's
+number. When the input ends, so does the agent, and the kernel ends everything in the container with it: a controller
+that is killed leaves no command running.
+
+Its own identity is the container's root with a handful of capabilities (`commands.give_up` says what a command keeps of
+them: nothing), so commands cannot signal, trace or limit it. Files it opens as the commands' user, see `linux.files_as`.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import time
+from typing import Any
+
+from composer_plugin_docker.agent import files, linux, wire
+from composer_plugin_docker.agent.commands import NOBODY, Command, Stream, not_started
+from composer_plugin_docker.agent.workspace import Workspace, captured, lay_rows
+
+WORKSPACE, TMP, TEMPLATE = "/workspace", "/tmp", "/.composer/template"
+READ_BYTES = 1 << 20
+AGAIN_S = 0.05
+"""How long after a kill the tree is looked at again: one that had not started then has now."""
+OOM_FILES = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
+Reply = tuple[dict[str, Any], bytes]
+
+
+class Agent:
+    """Serves one container until its standard input ends."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.running: dict[int, Command] = {}
+        self.settings: dict[str, Any] = {}
+        self.env: dict[str, str] = {}
+        self.kills = out_of_memory()
+
+    def serve(self) -> None:
+        decoder = wire.Decoder()
+        self.selector.register(0, selectors.EVENT_READ, None)
+        while True:
+            for key, _ in self.selector.select(self._patience()):
+                if key.fd == 0:
+                    data = os.read(0, READ_BYTES)
+                    if not data:
+                        return
+                    for header, body in decoder.feed(data):
+                        self._handle(header, body)
+                elif key.fd in self.selector.get_map():  # an earlier event may have closed it
+                    self._progress(*key.data)
+            self._end_late_ones()
+
+    def _patience(self) -> float | None:
+        due = [command.deadline for command in self.running.values()]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _end_late_ones(self) -> None:
+        now = time.monotonic()
+        for command in list(self.running.values()):
+            if command.deadline <= now:
+                command.timed_out = True
+                command.kill()
+                command.deadline = time.monotonic() + AGAIN_S
+
+    def _handle(self, header: dict[str, Any], body: bytes) -> None:
+        number = header["n"]
+        try:
+            reply = getattr(self, f"do_{header['op']}")(header, body)
+        except files.Refused as error:
+            reply = {"error": error.kind, "message": str(error)}, b""
+        except OSError as error:
+            refused = files.refusal(error, "")
+            kind = "quota" if refused.kind == "quota" else "backend"
+            reply = {"error": kind, "message": f"{header['op']}: {error.strerror}"}, b""
+        except Exception as error:  # one request may fail, the others may not fall with it
+            reply = {"error": "backend", "message": f"{header['op']}: {type(error).__name__}: {error}"}, b""
+        if reply is not None:
+            self._reply(number, *reply)
+
+    def _reply(self, number: int, header: dict[str, Any], data: bytes = b"") -> None:
+        files.write_all(1, wire.encode({**header, "n": number}, data))
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def do_lay(self, header: dict[str, Any], body: bytes) -> Reply:
+        """Lay out the template, changed by a capture if there is one; the first request of all."""
+        self.settings, self.env = header["settings"], header["settings"]["env"]
+        self.workspace = Workspace(WORKSPACE, TEMPLATE)
+        self.tmp = os.open(TMP, os.O_PATH | os.O_DIRECTORY)
+        if "rows" in header:
+            data, changed = memoryview(body), frozenset(header["changed"])
+            used = lay_rows(self.workspace.fd, header["rows"], data, lambda: self.workspace.lay(changed))
+            lay_rows(self.tmp, header["tmp"], data[used:])
+        else:
+            self.workspace.lay()
+        return {"counts_oom": self.kills is not None}, b""
+
+    def do_find(self, header: dict[str, Any], body: bytes) -> Reply:
+        """Which of the named commands are not on the search path."""
+        folders = header["path"].split(":")
+        found = [name for name in header["names"] if any(os.access(f"{at}/{name}", os.X_OK) for at in folders)]
+        return {"missing": [name for name in header["names"] if name not in found]}, b""
+
+    def do_read(self, header: dict[str, Any], body: bytes) -> Reply:
+        return {}, files.read(self.workspace.fd, header["path"], header["limit"])
+
+    def do_write(self, header: dict[str, Any], body: bytes) -> Reply:
+        files.write(self.workspace.fd, header["path"], body, self.settings["file_bytes"])
+        return {}, b""
+
+    def do_list(self, header: dict[str, Any], body: bytes) -> Reply:
+        return {"entries": files.listing(self.workspace.fd, header["path"])}, b""
+
+    def do_changes(self, header: dict[str, Any], body: bytes) -> Reply:
+        rows, data, deletes, skipped = self.workspace.changes(header["limit"])
+        return {"writes": rows, "deletes": deletes, "skipped": skipped}, data
+
+    def do_capture(self, header: dict[str, Any], body: bytes) -> Reply:
+        rows, changed, parts = self.workspace.capture()
+        tmp, more = captured(self.tmp)
+        return {"rows": rows, "changed": changed, "tmp": tmp}, b"".join([*parts, *more])
+
+    # --- commands ---------------------------------------------------------------------------------------------
+
+    def do_exec(self, header: dict[str, Any], body: bytes) -> Reply | None:
+        argv = header["argv"]
+        if not all("\0" not in word and word.encode(errors="replace").decode() == word for word in argv):
+            return not_started(argv, "a word holds a null or half a character")
+        cwd = files.open_folder(self.workspace.fd, header["cwd"])
+        try:
+            header["file_bytes"] = self.settings["file_bytes"]
+            command = Command(header["n"], header, body, cwd, self.env)
+        except OSError as error:
+            return not_started(argv, error.strerror or "cannot be started")
+        finally:
+            os.close(cwd)
+        self.running[command.number] = command
+        for stream in command.streams:
+            self.selector.register(stream.fd, selectors.EVENT_READ, (command, stream))
+        return None
+
+    def _progress(self, command: Command, stream: Stream) -> None:
+        if stream is command.status:
+            if not command.reported():
+                self._over(command)
+        elif not stream.drain():
+            self.selector.unregister(stream.fd)
+
+    def _over(self, command: Command) -> None:
+        for stream in command.streams:
+            if stream.fd in self.selector.get_map():
+                self.selector.unregister(stream.fd)
+        del self.running[command.number]
+        before, self.kills = self.kills, out_of_memory()
+        self._reply(command.number, *command.result(self.kills != before))
+        self._reap()
+
+    def _reap(self) -> None:
+        """Whatever became ours and has ended; a shepherd that still serves a command is not touched."""
+        shepherds = {command.shepherd for command in self.running.values()}
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None or found.si_pid in shepherds:
+                return
+            os.waitpid(found.si_pid, 0)
+
+
+def out_of_memory() -> int | None:
+    """Processes that the kernel has killed here for want of memory; None where this cannot be read."""
+    for name in OOM_FILES:
+        try:
+            with open(name) as file:
+                lines = [line.split() for line in file]
+        except OSError:
+            continue
+        return next((int(words[1]) for words in lines if words[0] == "oom_kill"), None)
+    return None
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # from inside, the kernel then ignores it
+    os.umask(0o022)
+    linux.files_as(NOBODY, NOBODY)
+    try:
+        Agent().serve()
+    except BaseException as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+        os._exit(70)
+    os._exit(0)

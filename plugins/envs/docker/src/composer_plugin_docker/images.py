@@ -1,0 +1,144 @@
+"""Where a sandbox's root file system comes from: base image, the agent laid over it, a workspace laid over that.
+
+Three layers, each named by what it is made of, so equal content is made once: the *base* (named by the engine's user, or
+imported from this machine) and the base with the agent are kept for all runs; the image with a workspace belongs to
+the provider that made it and goes with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO
+
+from attrs import frozen
+
+from composer_core.errors import ConfigError, PrepareError
+from composer_core.trees import Tree
+from composer_plugin_docker import interpreter, programs, tars
+from composer_plugin_docker.config import DockerConfig
+from composer_plugin_docker.engine import KIND, OWNER, Engine
+
+TEMPLATE = f"{interpreter.HOME}/template"
+MOUNTPOINTS = ("/tmp", "/workspace")
+PEOPLE = {
+    "/etc/passwd": tars.Whole(b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n"),
+    "/etc/group": tars.Whole(b"root:x:0:\nnogroup:x:65534:\n"),
+}
+PULL = "docker pull IMAGE on this machine; or leave sandbox.image out: a base is then made of this machine's programs"
+
+
+@frozen
+class Ready:
+    """A base image with the agent in it."""
+
+    image: str
+    start: tuple[str, ...]
+    """Words that start the agent."""
+    env: dict[str, str]
+    """What the image says of its environment; PATH is always there."""
+
+
+class Images:
+    """Makes the images of one provider; every method may be called again for the same thing at little cost."""
+
+    def __init__(self, engine: Engine, config: DockerConfig) -> None:
+        self._engine, self._config = engine, config
+        self._made: set[str] = set()
+
+    async def ready(self, needs: Iterable[str]) -> Ready:
+        """The base with what `needs` names, if it is made here, and the agent."""
+        base = await self._base(sorted(needs))
+        found = await self._engine.image(base)
+        if found is None:
+            raise PrepareError("the engine has no such image", where=f"sandbox.image = {base!r}", fix=PULL)
+        name = f"composer/agent:{_digest(found['Id'], interpreter.identity())}"
+        entries, start = await asyncio.to_thread(interpreter.packed)
+        if await self._engine.image(name) is None:
+            layer = tars.archive(entries)
+            await self._engine.add_layer(found["Id"], layer, name, {KIND: "base", OWNER: ""})
+        env = dict(pair.split("=", 1) for pair in found["Config"].get("Env") or ())
+        return Ready(name, tuple(start), {"PATH": programs.SYSTEM, **env})
+
+    async def template(self, ready: Ready, workspace: Tree) -> str:
+        """The image that holds a workspace; returns its id."""
+        layer = await asyncio.to_thread(tars.archive, tars.of_tree(workspace, TEMPLATE), (TEMPLATE,))
+        name = f"composer/template:{_digest(ready.image, workspace.ref.sha256, self._engine.owner, str(id(self)))}"
+        image = await self._engine.add_layer(ready.image, layer, name, self._engine.labels("template"))
+        self._made.add(image)
+        return image
+
+    async def close(self) -> None:
+        """Remove the images of workspaces. Safe twice."""
+        made, self._made = self._made, set()
+        await asyncio.gather(*map(self._engine.remove_image, made))
+
+    # --- bases ------------------------------------------------------------------------------------------------
+
+    async def _base(self, needs: list[str]) -> str:
+        config = self._config
+        if sum(map(bool, (config.image, config.rootfs, config.folders))) > 1:
+            raise ConfigError("several base images are named", expected="one of sandbox.image, .rootfs and .folders")
+        if config.image:
+            return config.image
+        if config.rootfs:
+            return await self._imported(await asyncio.to_thread(_of_rootfs, config.rootfs))
+        return await self._imported(await asyncio.to_thread(_of_here, needs, config.folders))
+
+    async def _imported(self, source: _Source) -> str:
+        name = f"composer/base:{source.identity}"
+        if await self._engine.image(name) is None:
+            with tempfile.TemporaryFile() as file:
+                await asyncio.to_thread(source.write, file)
+                file.seek(0)
+                await self._engine.import_image(file, name)
+        return name
+
+
+@frozen
+class _Source:
+    """Paths of this machine to import, relative to `root` in a sandbox, and small files beside them."""
+
+    root: str
+    paths: tuple[str, ...]
+    beside: tars.Entries
+    identity: str
+
+    def write(self, file: IO[bytes]) -> None:
+        tars.write_paths(file, self.root, self.paths, self.beside, MOUNTPOINTS)
+
+
+def _of_rootfs(folder: str) -> _Source:
+    root = os.path.abspath(folder)
+    if not os.path.isdir(root):
+        raise ConfigError("there is no such folder", where=f"sandbox.rootfs = {folder!r}")
+    paths = tuple(sorted(str(path) for path in Path(root).rglob("*")))
+    return _Source(root, paths, {}, _identity(root, paths))
+
+
+def _of_here(needs: list[str], folders: tuple[str, ...]) -> _Source:
+    wrong = [folder for folder in folders if not (folder.startswith("/") and os.path.isdir(folder))]
+    if wrong:
+        raise ConfigError("there is no such folder", where="sandbox.folders", found=", ".join(wrong))
+    chosen = programs.found(needs)
+    paths = tuple(programs.closure(list(chosen.values()), folders))
+    links = {path: tars.Link(target) for path, target in programs.outside(chosen).items()}
+    beside: tars.Entries = {**PEOPLE, **links}
+    return _Source("/", paths, beside, _identity("/", paths, *map(repr, sorted(beside.items()))))
+
+
+def _identity(root: str, paths: tuple[str, ...], *more: str) -> str:
+    """By names, sizes, modes and times of change: reading hundreds of megabytes at each start would cost seconds."""
+    rows = [root, *more]
+    for path in paths:
+        info = os.lstat(path)
+        rows.append(f"{path}\0{info.st_mode}\0{info.st_size}\0{info.st_mtime_ns}")
+    return _digest(*rows)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:32]

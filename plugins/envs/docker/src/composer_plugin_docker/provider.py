@@ -1,0 +1,205 @@
+"""`docker/docker`: templates are images, sandboxes are containers with an agent, snapshots are what agents tell."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+from collections.abc import Awaitable
+
+from attrs import frozen
+
+from composer_core.errors import ConfigError, NoCapacity, PrepareError, SandboxError, SandboxGone, TemplateMissing
+from composer_core.protocols import (
+    BuildContext,
+    Created,
+    ExecRequest,
+    Failed,
+    SnapshotRef,
+    TemplateRef,
+    TemplateSpec,
+)
+from composer_core.trees import Tree
+from composer_plugin_docker import owners
+from composer_plugin_docker.config import DockerConfig
+from composer_plugin_docker.engine import FIX, Engine, Missing
+from composer_plugin_docker.images import Images
+from composer_plugin_docker.sandbox import Capture, DockerSandbox, Template
+
+Children = list[Created | Failed]
+ALWAYS = ("isolates", "forks", "snapshots.files", "changes", "limits.file_size", "limits.disk")
+LIMITS = {"limits.memory": "MemoryLimit", "limits.processes": "PidsLimit"}
+"""Capability -> what the engine says of itself."""
+OWN = {"HOME": "/tmp", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def build(config: DockerConfig, build: BuildContext) -> DockerProvider:
+    return DockerProvider(config)
+
+
+@frozen
+class _Open:
+    """What exists while a provider is connected."""
+
+    engine: Engine
+    images: Images
+
+
+class DockerProvider:
+    """A `SandboxProvider`; it connects with the first request, and removes then what killed runs have left."""
+
+    def __init__(self, config: DockerConfig | None = None) -> None:
+        self._config = config or DockerConfig()
+        self.cpus = self._config.cpus
+        self._open: _Open | None = None
+        self._opening = asyncio.Lock()
+        self._starts = asyncio.Semaphore(self._config.starts)
+        self._preparing: dict[str, asyncio.Task[Template]] = {}
+        self._snapshots: dict[str, Capture] = {}
+        self._live: dict[str, DockerSandbox] = {}
+
+    @property
+    def engine(self) -> Engine:
+        if self._open is None:
+            raise SandboxGone("the provider was closed")
+        return self._open.engine
+
+    async def _connected(self) -> _Open:
+        async with self._opening:
+            if self._open is None:
+                engine = await Engine.connect(self._config.engine, owners.this_process())
+                self._open = _Open(engine, Images(engine, self._config))
+                await reap(engine)
+            return self._open
+
+    async def probe(self) -> frozenset[str]:
+        """Raises ConfigError when no sandbox can be made, or one that was made does not work."""
+        engine = (await self._connected()).engine
+        told = await engine.call(engine.api.info)
+        await self._try_out()
+        limits = [name for name, key in LIMITS.items() if told.get(key)]
+        return frozenset(f"sandbox.{name}" for name in (*ALWAYS, *limits))
+
+    async def _try_out(self) -> None:
+        tree = Tree.of({"file": "kept\n"})
+        (child,) = await self.create(await self.prepare(TemplateSpec(tree.ref), tree))
+        if isinstance(child, Failed):
+            raise ConfigError("no container can be started here", found=child.error, fix=FIX)
+        try:
+            result = await child.backend.exec(ExecRequest(("cat", "file")))
+        finally:
+            await child.backend.destroy()
+        if result.stdout != b"kept\n":
+            found = f"{result.status} {result.exit_code}, {result.stderr.decode(errors='replace')}"
+            raise ConfigError("commands cannot run in a container here", found=found, fix=FIX)
+
+    # --- templates --------------------------------------------------------------------------------------------
+
+    async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
+        fields = [spec.workspace.sha256, spec.needs, spec.memory_bytes, spec.processes, spec.file_bytes]
+        text = json.dumps([*fields, spec.disk_bytes, sorted(spec.env.items())])
+        name = hashlib.sha256(text.encode()).hexdigest()
+        task = self._preparing.get(name)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = self._preparing[name] = asyncio.ensure_future(self._prepare(spec, workspace))
+        await asyncio.shield(task)
+        return TemplateRef(name)
+
+    async def _prepare(self, spec: TemplateSpec, workspace: Tree) -> Template:
+        images = (await self._connected()).images
+        ready = await images.ready(spec.needs)
+        image = await images.template(ready, workspace)
+        size = sum(-(-len(file.data) // 4096) * 4096 for file in workspace.files)
+        template = Template(image, ready.start, {**ready.env, **OWN, **spec.env}, spec, size)
+        if spec.needs:
+            await self._check(template, list(spec.needs))
+        return template
+
+    async def _check(self, template: Template, needs: list[str]) -> None:
+        sandbox = await self._started(template, None)
+        try:
+            missing = await sandbox.missing(needs)
+        finally:
+            await sandbox.destroy()
+        if missing:
+            fix = "name an image that has them in sandbox.image"
+            raise PrepareError(f"the image has no commands {', '.join(missing)}", expected=template.env["PATH"], fix=fix)
+
+    def keep(self, capture: Capture) -> SnapshotRef:
+        """Raises NoCapacity when snapshots would take more memory than they may."""
+        held = sum(len(kept.data) for kept in self._snapshots.values()) + len(capture.data)
+        if held > self._config.store_bytes:
+            raise NoCapacity(f"snapshots would take {held} bytes, sandbox.store_bytes = {self._config.store_bytes}")
+        name = f"snapshot-{secrets.token_hex(8)}"
+        self._snapshots[name] = capture
+        return SnapshotRef(name)
+
+    # --- sandboxes --------------------------------------------------------------------------------------------
+
+    async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> Children:
+        capture = self._snapshots.get(source.id)
+        task = self._preparing.get(source.id)
+        if capture is None and (task is None or not task.done() or task.cancelled() or task.exception()):
+            raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
+        return await self.children(capture.template if capture else task.result(), n, capture)  # type: ignore[union-attr]
+
+    async def children(self, template: Template, n: int, capture: Capture | None) -> Children:
+        return list(await asyncio.gather(*(self._child(template, capture) for _ in range(n))))
+
+    async def _child(self, template: Template, capture: Capture | None) -> Created | Failed:
+        try:
+            return Created(await self._started(template, capture))
+        except Missing as error:
+            return Failed(f"the template's image was removed by somebody else: {error.message}", retryable=False)
+        except SandboxError as error:
+            return Failed(error.message, error.retryable)
+
+    async def _started(self, template: Template, capture: Capture | None) -> DockerSandbox:
+        sandbox = DockerSandbox(self, template)
+        self._live[sandbox.id] = sandbox
+        try:
+            async with self._starts:
+                await sandbox.start(capture)
+        except BaseException:
+            self._live.pop(sandbox.id, None)
+            raise
+        return sandbox
+
+    async def attach(self, sandbox_id: str) -> DockerSandbox:
+        if sandbox_id not in self._live:
+            raise SandboxGone(f"there is no sandbox {sandbox_id} of this provider")
+        return self._live[sandbox_id]
+
+    async def forget(self, sandbox: DockerSandbox) -> None:
+        self._live.pop(sandbox.id, None)
+        await sandbox.end()
+
+    async def close(self) -> None:
+        """One sandbox that cannot be removed keeps no other; the first error is raised at the end."""
+        for task in self._preparing.values():
+            task.cancel()
+        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        self._preparing.clear()
+        self._snapshots.clear()
+        live, self._live = self._live, {}
+        errors = await _all(*(sandbox.end() for sandbox in live.values()))
+        opened, self._open = self._open, None
+        if opened is not None:
+            errors += await _all(opened.images.close())
+            opened.engine.close()
+        if errors:
+            raise errors[0]
+
+
+async def _all(*work: Awaitable[None]) -> list[BaseException]:
+    found = await asyncio.gather(*work, return_exceptions=True)
+    return [one for one in found if one is not None]
+
+
+async def reap(engine: Engine) -> int:
+    """Remove what belongs to processes of this machine that are no more; returns how many things that were."""
+    left = [(kind, id) for kind, id, owner in await engine.owned() if owners.has_ended(owner)]
+    for kind, id in left:
+        await (engine.remove_container(id) if kind == "container" else engine.remove_image(id))
+    return len(left)

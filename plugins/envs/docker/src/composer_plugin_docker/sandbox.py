@@ -1,0 +1,268 @@
+"""One container: how it is made, its calls, and what it means when it ends on its own.
+
+A container whose first process ended is judged by what the engine says of it. Ended by its own workload, it stays a
+sandbox that answers: a command is `lost`, files are out of reach, the patch is empty, so the attempt is graded and
+fails. Ended by somebody else (removed, killed from outside, the engine gone), it is an error, and the attempt is void.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from composer_core.errors import PathError, SandboxError, SandboxGone, SandboxUnreachable
+from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef, TemplateSpec
+from composer_core.trees import File, Patch
+from composer_plugin_docker.agent import wire
+from composer_plugin_docker.channel import Channel, Ended
+from composer_plugin_docker.engine import Engine, Missing
+
+if TYPE_CHECKING:
+    from composer_plugin_docker.provider import DockerProvider
+
+Children = list[Created | Failed]
+Entries = list[Entry]
+GRACE_S = 10.0
+"""How much longer than it was told a command may take to be over; an agent that is later than that serves nobody."""
+CALL_S = 60.0
+"""Longest a file call may take."""
+AGENT_BYTES = 48 << 20
+"""Room for the agent and its shepherds beside a sandbox's own memory."""
+AGENT_PROCESSES = 16
+"""Room for them beside a sandbox's own processes."""
+SHM_BYTES = 16 << 20
+INODES = 1 << 16
+FILES_OPEN = 4096
+CAPABILITIES = ("KILL", "SETGID", "SETPCAP", "SETUID")
+"""Of the agent alone: to end its commands, to take every right from them, and to become their user."""
+KILLED = 137
+
+
+@frozen
+class Template:
+    """What containers are made from."""
+
+    image: str
+    start: tuple[str, ...]
+    env: Mapping[str, str]
+    spec: TemplateSpec
+    workspace_bytes: int
+
+
+@frozen
+class Capture:
+    """A sandbox's files as its agent told them, against its template."""
+
+    template: Template
+    header: Mapping[str, Any]
+    data: bytes
+
+
+def options(engine: Engine, template: Template, cpus: float) -> dict[str, Any]:
+    """How the engine is told to wall in a container of `template`."""
+    spec = template.spec
+    room = template.workspace_bytes + spec.disk_bytes
+    sizes = {"/workspace": room, "/tmp": spec.disk_bytes}
+    memory = spec.memory_bytes + sum(sizes.values()) + SHM_BYTES + AGENT_BYTES
+    rights = f"rw,exec,nosuid,nodev,strictatime,uid=65534,gid=65534,mode=755,nr_inodes={INODES}"
+    return {
+        "network_mode": "none",
+        "read_only": True,
+        "tmpfs": {path: f"{rights},size={size}" for path, size in sizes.items()},
+        "shm_size": SHM_BYTES,
+        "mem_limit": memory,
+        "memswap_limit": memory,
+        "pids_limit": spec.processes + AGENT_PROCESSES,
+        "nano_cpus": int(cpus * 1e9) or None,
+        "cap_drop": ["ALL"],
+        "cap_add": list(CAPABILITIES),
+        "security_opt": ["no-new-privileges"],
+        "ulimits": [{"Name": "nofile", "Soft": FILES_OPEN, "Hard": FILES_OPEN}],
+        "log_config": {"Type": "none", "Config": {}},
+        "ipc_mode": "private",
+    }
+
+
+class DockerSandbox:
+    """A `SandboxBackend` with Forks and Changes."""
+
+    def __init__(self, provider: DockerProvider, template: Template) -> None:
+        self.id = secrets.token_hex(8)
+        self._provider, self._template = provider, template
+        self._engine = provider.engine
+        self._container = ""
+        self._channel: Channel | None = None
+        self._gone = False
+        self._broken = ""
+        """How its workload ended it."""
+        self._judging: asyncio.Task[None] | None = None
+
+    async def start(self, capture: Capture | None) -> None:
+        """Raises SandboxError, and leaves no container then."""
+        try:
+            await self._start(capture)
+        except BaseException as error:
+            await asyncio.shield(asyncio.ensure_future(self.end()))
+            if isinstance(error, Ended):
+                words = self._channel.last_words.decode(errors="replace") if self._channel else ""
+                raise SandboxUnreachable(f"the agent of a new container ended: {words}") from error
+            raise
+
+    async def _start(self, capture: Capture | None) -> None:
+        engine, template = self._engine, self._template
+        host = engine.api.create_host_config(**options(engine, template, self._provider.cpus))
+        made = await engine.call(
+            engine.api.create_container, template.image, entrypoint=list(template.start), command=[],
+            name=f"composer-{self.id}", hostname="sandbox", user="0:0", working_dir="/", stdin_open=True,
+            use_config_proxy=False,
+            labels=engine.labels("sandbox"), host_config=host,
+        )  # fmt: skip
+        self._container = made["Id"]
+        self._channel = await Channel.open(await engine.attach(self._container))
+        await engine.call(engine.api.start, self._container)
+        spec, fields = template.spec, dict(capture.header) if capture else {}
+        settings = {"env": dict(template.env), "file_bytes": spec.file_bytes}
+        data = capture.data if capture else b""
+        await asyncio.wait_for(self._channel.ask("lay", data, settings=settings, **fields), CALL_S)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    async def exec(self, request: ExecRequest) -> ExecResult:
+        fields = {"argv": request.argv, "cwd": request.cwd, "env": dict(request.env)}
+        limits = {"timeout_s": request.timeout_s, "output_bytes": request.output_bytes}
+        try:
+            header, body = await self._ask(
+                "exec", request.stdin, patience_s=request.timeout_s + GRACE_S, **fields, **limits
+            )
+        except PathError:
+            if self._broken:
+                return _lost(self._broken)
+            raise
+        return _result(header, body)
+
+    async def read(self, path: str, limit_bytes: int) -> bytes:
+        return (await self._ask("read", path=path, limit=limit_bytes))[1]
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._ask("write", data, path=path)
+
+    async def list(self, path: str) -> Entries:
+        header, _ = await self._ask("list", path=path)
+        return [Entry(str(name), str(kind), int(size)) for name, kind, size in header["entries"]]
+
+    async def changes(self, limit_bytes: int) -> Patch:
+        try:
+            header, body = await self._ask("changes", limit=limit_bytes)
+        except PathError:
+            if self._broken:
+                return Patch()
+            raise
+        at, writes = 0, []
+        for path, size, executable in header["writes"]:
+            writes.append(File(path, body[at : at + size], executable))
+            at += size
+        return Patch(tuple(writes), tuple(header["deletes"]), tuple(header["skipped"]))
+
+    async def missing(self, names: list[str]) -> list[str]:
+        """Those of `names` that are no commands here."""
+        header, _ = await self._ask("find", names=names, path=self._template.env["PATH"])
+        return list(map(str, header["missing"]))
+
+    async def snapshot(self) -> SnapshotRef:
+        return self._provider.keep(await self._capture())
+
+    async def fork(self, n: int) -> Children:
+        try:
+            capture = await self._capture()
+        except PathError:
+            if self._broken:
+                return [Failed(self._broken, retryable=False)] * n
+            raise
+        return await self._provider.children(self._template, n, capture)
+
+    async def _capture(self) -> Capture:
+        header, body = await self._ask("capture")
+        return Capture(self._template, {key: header[key] for key in ("rows", "changed", "tmp")}, body)
+
+    async def _ask(self, op: str, data: bytes = b"", patience_s: float = CALL_S, **fields: Any) -> wire.Frame:
+        """Raises SandboxGone after destroy, PathError from a sandbox that its own workload has ended."""
+        self._alive()
+        assert self._channel is not None
+        try:
+            return await asyncio.wait_for(self._channel.ask(op, data, **fields), patience_s)
+        except TimeoutError:
+            self._broken = "its agent no longer answered in time"
+            await self._engine.remove_container(self._container)
+        except Ended:
+            await self._judge_once()
+        self._alive()
+        raise AssertionError("unreachable")
+
+    def _alive(self) -> None:
+        if self._gone:
+            raise SandboxGone(f"sandbox {self.id} was destroyed")
+        if self._broken:
+            raise PathError(f"the sandbox was ended by what ran in it: {self._broken}")
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    async def _judge_once(self) -> None:
+        if self._judging is None:
+            self._judging = asyncio.ensure_future(self._judge())
+        await asyncio.shield(self._judging)
+
+    async def _judge(self) -> None:
+        if self._gone or self._broken:
+            return
+        channel = self._channel
+        assert channel is not None
+        if channel.malformed:
+            self._broken = f"its agent sent what is no answer ({channel.last_words.decode(errors='replace')})"
+            return
+        try:
+            state = (await self._engine.call(self._engine.api.inspect_container, self._container))["State"]
+        except Missing as error:
+            raise SandboxGone(f"the container of sandbox {self.id} was removed by somebody else") from error
+        self._broken = _cause(state, channel.last_words.decode(errors="replace"))
+        if not self._broken and not self._gone:
+            how = "runs, but its streams have ended" if state["Running"] else f"ended with {state['ExitCode']}"
+            raise SandboxUnreachable(f"the container of sandbox {self.id} {how}; it was not its commands' doing")
+
+    async def destroy(self) -> None:
+        await self._provider.forget(self)
+
+    async def end(self) -> None:
+        """Safe twice; everything in the container is killed, and it is removed."""
+        self._gone = True
+        if self._channel is not None:
+            self._channel.close()
+        if self._container:
+            await self._engine.remove_container(self._container)
+
+
+def _cause(state: Mapping[str, Any], words: str) -> str:
+    """What in the container ended it, "" if that was done from outside.
+
+    A command has no right to signal the agent, so a kill comes from the engine's user or the machine; what is left is
+    memory, or an agent that gave up because there was nothing left to work with.
+    """
+    if state["Running"]:
+        return ""
+    if state["OOMKilled"]:
+        return "out of memory"
+    return "" if state["ExitCode"] == KILLED else f"its agent gave up ({words or state['ExitCode']})"
+
+
+def _result(header: dict[str, Any], body: bytes) -> ExecResult:
+    split = header["split"]
+    names = ("status", "exit_code", "signal", "wall_s", "stdout_bytes", "stderr_bytes")
+    return ExecResult(stdout=body[:split], stderr=body[split:], **{name: header[name] for name in names})
+
+
+def _lost(reason: str) -> ExecResult:
+    text = f"the sandbox was ended by what ran in it: {reason}\n".encode()
+    return ExecResult("lost", None, stderr=text, stderr_bytes=len(text))

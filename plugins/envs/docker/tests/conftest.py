@@ -1,0 +1,13 @@
+"""One real engine for all tests of this folder; its log is shown when it cannot be started."""
+
+import pytest
+
+from composer_testing.engines import own_engine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def engine():
+    """Never skipped: without an engine every test here fails with what to install."""
+    with own_engine() as address, pytest.MonkeyPatch.context() as changed:
+        changed.setenv("DOCKER_HOST", address)
+        yield address

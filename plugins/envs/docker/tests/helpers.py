@@ -1,0 +1,55 @@
+"""What the tests of this folder share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateSpec
+from composer_core.trees import Tree
+from composer_plugin_docker.config import DockerConfig
+from composer_plugin_docker.provider import DockerProvider
+from composer_plugin_docker.sandbox import DockerSandbox
+
+TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n", "pkg/deep/c.txt": "three\n"})
+SPEC = TemplateSpec(TREE.ref, ("python3",), processes=24, disk_bytes=8 << 20, memory_bytes=128 << 20)
+Act = Callable[[DockerSandbox, DockerProvider], Awaitable[Any]]
+
+
+def act(action: Act, spec: TemplateSpec = SPEC, config: DockerConfig | None = None) -> Any:
+    """Run `action(sandbox, provider)` in a fresh sandbox and close the provider whatever happens."""
+
+    async def whole() -> Any:
+        provider = DockerProvider(config)
+        try:
+            return await asyncio.wait_for(action(await create(provider, spec), provider), 90)
+        finally:
+            await provider.close()
+
+    return asyncio.run(whole())
+
+
+async def create(provider: DockerProvider, spec: TemplateSpec = SPEC) -> DockerSandbox:
+    (child,) = await provider.create(await provider.prepare(spec, TREE))
+    assert isinstance(child, Created) and isinstance(child.backend, DockerSandbox), child
+    return child.backend
+
+
+async def sh(sandbox: DockerSandbox, script: str, timeout_s: float = 20.0) -> ExecResult:
+    return await sandbox.exec(ExecRequest(("sh", "-c", script), timeout_s=timeout_s))
+
+
+def run(script: str, timeout_s: float = 20.0) -> ExecResult:
+    async def action(sandbox: DockerSandbox, provider: DockerProvider) -> ExecResult:
+        result = await sh(sandbox, script, timeout_s)
+        assert (await sh(sandbox, "echo alive")).stdout == b"alive\n", "the sandbox did not outlive the command"
+        return result
+
+    found: ExecResult = act(action)
+    return found
+
+
+def output(script: str) -> str:
+    result = run(script)
+    return (result.stdout + result.stderr).decode()

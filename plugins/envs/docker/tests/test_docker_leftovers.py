@@ -1,0 +1,136 @@
+"""What is left: nothing after destroy and close, and after a kill -9 what the next start removes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import docker
+
+from composer_core.protocols import Created
+from composer_plugin_docker import owners
+from composer_plugin_docker.engine import OWNER
+from composer_plugin_docker.provider import DockerProvider
+from helpers import SPEC, TREE, act, create, sh
+from test_docker_workload import commands_on_this_machine
+
+
+def things() -> tuple[set[str], set[str], set[str]]:
+    """Containers, images and volumes of the engine."""
+    api = docker.APIClient(version="auto")
+    try:
+        containers = {row["Id"] for row in api.containers(all=True)}
+        volumes = {row["Name"] for row in api.volumes()["Volumes"] or ()}
+        return containers, {row["Id"] for row in api.images(all=True)}, volumes
+    finally:
+        api.close()
+
+
+def test_closing_removes_containers_and_images_and_keeps_the_base() -> None:
+    act(create_and_fork)
+    before = things()
+    act(create_and_fork)
+    assert things() == before
+
+
+async def create_and_fork(sandbox, provider) -> None:
+    await sandbox.write("more", b"x")
+    ref = await sandbox.snapshot()
+    await sandbox.fork(2)
+    await provider.create(ref)
+
+
+def test_twelve_sandboxes_with_crashes_leave_nothing() -> None:
+    async def action(sandbox, provider):
+        for index in range(12):
+            one = await create(provider)
+            running = asyncio.ensure_future(sh(one, ["kill -9 -1", "sleep 60", "true"][index % 3]))
+            await asyncio.sleep(0.01)
+            (fork,) = await one.fork(1)
+            await one.destroy()
+            await asyncio.gather(running, return_exceptions=True)
+            assert isinstance(fork, Created)
+            await fork.backend.destroy()
+        assert things()[0] == {sandbox._container}
+
+    act(action)
+    before, fds = things(), len(os.listdir("/proc/self/fd"))
+    act(action)
+    assert things() == before and len(os.listdir("/proc/self/fd")) <= fds
+
+
+SUICIDE = """
+import asyncio, os, signal
+from composer_core.protocols import ExecRequest, TemplateSpec
+from composer_core.trees import Tree
+from composer_plugin_docker.provider import DockerProvider
+
+async def main():
+    provider, tree = DockerProvider(), Tree.of({"a": "b"})
+    (child,) = await provider.create(await provider.prepare(TemplateSpec(tree.ref), tree))
+    task = asyncio.ensure_future(child.backend.exec(ExecRequest(("sleep", MARKER))))
+    await child.backend.exec(ExecRequest(("true",)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_controller_leaves_no_command_and_the_next_start_removes_the_rest_but_no_strangers() -> None:
+    act(create_and_fork)
+    before, marker = things(), f"{os.getpid()}.9876"
+    child = subprocess.run([sys.executable, "-c", f"MARKER = {marker!r}\n{SUICIDE}"], check=False, timeout=60)
+    assert child.returncode == -signal.SIGKILL
+    for _ in range(100):
+        if marker not in commands_on_this_machine():
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    else:
+        raise AssertionError("a command outlived its controller")
+    left = things()
+    assert len(left[0]) == len(before[0]) + 1 and len(left[1]) == len(before[1]) + 1
+    api = docker.APIClient(version="auto")
+    base = api.images(filters={"label": "composer.kind=base"})[0]["Id"]
+    strangers = [
+        api.create_container(base, ["-"], labels=labels)["Id"]
+        for labels in ({}, {OWNER: "another-machine/boot/1/2/3"}, {OWNER: owners.this_process()})
+    ]
+    try:
+        act(create_and_fork)
+        assert things() == (before[0] | set(strangers), *before[1:])
+    finally:
+        for one in strangers:
+            api.remove_container(one, force=True)
+        api.close()
+
+
+def test_an_owner_is_told_from_another_process_that_was_given_its_number() -> None:
+    own = owners.this_process()
+    machine, boot, namespace, pid, started = own.split("/")
+    assert not owners.has_ended(own)
+    assert owners.has_ended("/".join([machine, boot, namespace, pid, started + "1"]))
+    assert owners.has_ended("/".join([machine, "an earlier boot", namespace, pid, started]))
+    assert not owners.has_ended("/".join([machine, boot, "another namespace", pid, started + "1"]))
+    assert not owners.has_ended("/".join(["another machine", boot, namespace, pid, started + "1"]))
+    assert not owners.has_ended("") and not owners.has_ended("what nobody wrote")
+
+
+def test_a_start_that_fails_leaves_no_container() -> None:
+    async def main():
+        provider = DockerProvider()
+        try:
+            await create(provider)
+            before = things()
+            task = next(iter(provider._preparing.values()))
+            broken = task.result().__class__(task.result().image, ("/no-such-program",), {}, SPEC, 0)
+            (child,) = await provider.children(broken, 1, None)
+            assert not isinstance(child, Created) and "no-such-program" in child.error
+            assert things() == before
+        finally:
+            await provider.close()
+
+    asyncio.run(main())
+    assert TREE

@@ -1,0 +1,160 @@
+"""What a workload does to itself is its own end, never the sandbox's: memory, processes, disk, floods (S2)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from composer_core.errors import SandboxGone, SandboxUnreachable
+from composer_core.protocols import Failed
+from composer_core.trees import Patch
+from helpers import act, run, sh
+
+
+def test_a_flood_of_output_is_drained_counted_and_capped() -> None:
+    result = run("head -c 100000000 /dev/zero; head -c 5000000 /dev/zero >&2")
+    assert (result.exit_code, result.stdout_bytes, result.stderr_bytes) == (0, 100_000_000, 5_000_000)
+    assert len(result.stdout) == len(result.stderr) == 1 << 20
+
+
+def test_memory_a_command_may_not_have_is_its_own_end() -> None:
+    result = run("exec python3 -S -c \"x = bytearray(600 << 20); print('had it')\"")
+    assert (result.status, result.exit_code, result.stdout) == ("oom", None, b"")
+
+
+def test_a_command_that_dies_by_a_signal_of_its_own_is_not_out_of_memory() -> None:
+    result = run("kill -9 $$")
+    assert (result.status, result.signal) == ("signaled", 9)
+
+
+def test_a_fork_bomb_ends_with_its_time_and_is_gone() -> None:
+    result = run("bomb() { bomb | bomb & bomb; }; bomb; while :; do :; done", 2.0)
+    assert result.status == "timeout" and b"fork" in result.stderr.lower()
+
+
+def test_a_bomb_of_threads_is_gone_with_its_command() -> None:
+    script = "import threading, time\nwhile True:\n threading.Thread(target=time.sleep, args=(60,)).start()"
+    result = run(f"exec python3 -S -c '{script}'", 5.0)
+    assert (result.status, result.exit_code) in (("exited", 1), ("timeout", None))
+
+
+@pytest.mark.parametrize("place", ["/workspace", "/tmp", "/dev/shm"])
+def test_a_full_disk_is_the_commands_own_error_and_files_stay(place: str) -> None:
+    result = run(f"cd {place}; i=0; while head -c 1000000 /dev/zero > f$i; do i=$((i+1)); done; cat /workspace/a.txt")
+    assert result.status == "exited" and b"No space left" in result.stderr and result.stdout == b"one\n"
+
+
+def test_folders_and_files_without_end_fill_their_own_file_system_alone() -> None:
+    result = run("mkdir many; i=0; while : > many/$i; do i=$((i+1)); done 2>/dev/null; cat a.txt", 60.0)
+    assert (result.status, result.stdout) == ("exited", b"one\n")
+
+
+def test_a_sparse_file_counts_as_large_as_it_says() -> None:
+    assert b"File too large" in run("truncate -s 10G sparse").stderr
+
+
+def test_no_core_is_dumped() -> None:
+    assert run("ulimit -c; sh -c 'kill -SEGV $$'; ls").stdout == b"0\na.txt\npkg\n"
+
+
+def test_descriptors_are_limited() -> None:
+    script = "import os\ntry:\n  while True: os.dup(0)\nexcept OSError as e: print(e.errno)"
+    assert run(f"python3 -S -c '{script}'").stdout == b"24\n"
+
+
+def test_a_timeout_kills_what_left_its_session_too() -> None:
+    marker = f"{os.getpid()}.7654"
+
+    async def action(sandbox, provider):
+        result = await sh(sandbox, f"setsid sh -c 'setsid sleep {marker} & sleep {marker}' & sleep {marker}", 0.5)
+        assert result.status == "timeout"
+        assert marker not in commands_on_this_machine()
+
+    act(action)
+
+
+def test_what_a_command_leaves_ends_with_it_and_leaves_other_commands_alone() -> None:
+    async def action(sandbox, provider):
+        other = asyncio.ensure_future(sh(sandbox, "sleep 1; echo whole", 30))
+        await asyncio.sleep(0.2)
+        first = await sh(sandbox, "setsid sleep 77.7 & sleep 78.8 & echo done")
+        assert first.stdout == b"done\n" and b"sleep" not in (await sh(sandbox, "cat /proc/*/comm")).stdout.replace(
+            b"sleep\n", b"", 1
+        )
+        assert (await other).stdout == b"whole\n"
+
+    act(action)
+
+
+def test_an_agent_that_answers_nobody_is_ended_and_the_attempt_goes_on_to_be_graded(monkeypatch) -> None:
+    """The engine's pause stands for whatever keeps an agent from its work."""
+    monkeypatch.setattr("composer_plugin_docker.sandbox.GRACE_S", 0.5)
+
+    async def action(sandbox, provider):
+        api = provider.engine.api
+        running = asyncio.ensure_future(sh(sandbox, "sleep 50", 1.0))
+        await asyncio.sleep(0.3)
+        await provider.engine.call(api.pause, sandbox._container)
+        assert (await running).status == "lost"
+        await ended_by_its_workload(sandbox)
+
+    act(action)
+
+
+def test_an_agent_that_gave_up_is_the_workloads_doing() -> None:
+    async def action(sandbox, provider):
+        await end_agent_with(sandbox, provider)
+        assert (await sh(sandbox, "true")).status == "lost"
+        await ended_by_its_workload(sandbox)
+
+    act(action)
+
+
+async def end_agent_with(sandbox, provider) -> None:
+    """A frame that is none makes the agent raise, as running out of everything would."""
+    sandbox._channel._transport.write(b"\xff" * 64)
+    await asyncio.sleep(1)
+
+
+async def ended_by_its_workload(sandbox) -> None:
+    """Calls answer, none is an error of the machinery."""
+    assert (await sh(sandbox, "true")).status == "lost"
+    assert await sandbox.changes(100) == Patch()
+    (child,) = await sandbox.fork(1)
+    assert isinstance(child, Failed) and not child.retryable
+
+
+def test_a_container_that_somebody_else_removes_is_no_fault_of_the_policy() -> None:
+    async def action(sandbox, provider):
+        running = asyncio.ensure_future(sh(sandbox, "sleep 50", 60))
+        await asyncio.sleep(0.3)
+        await provider.engine.remove_container(sandbox._container)
+        with pytest.raises((SandboxGone, SandboxUnreachable)):
+            await running
+        with pytest.raises((SandboxGone, SandboxUnreachable)):
+            await sandbox.read("a.txt", 10)
+
+    act(action)
+
+
+def test_a_container_that_somebody_else_kills_is_no_fault_of_the_policy() -> None:
+    async def action(sandbox, provider):
+        await provider.engine.call(provider.engine.api.kill, sandbox._container)
+        for _ in range(2):
+            with pytest.raises(SandboxUnreachable):
+                await sh(sandbox, "true")
+
+    act(action)
+
+
+def commands_on_this_machine() -> str:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return "\n".join(found)
