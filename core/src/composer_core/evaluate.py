@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from composer_core import statistics
 from composer_core.config import EvaluationSet, limits_for
@@ -110,9 +110,7 @@ def request_for(
     task: Task, key: SlotKey, run_seed: int, limits: Mapping[str, Any], set_: EvaluationSet | None = None
 ) -> EpisodeRequest:
     """The order to run one episode, under the run's limits."""
-    import attrs
-
-    view = attrs.evolve(task.view, limits=limits_for(task.view.limits, limits)) if limits else task.view
+    view = evolve(task.view, limits=limits_for(task.view.limits, limits)) if limits else task.view
     return EpisodeRequest(
         key=key,
         group=f"{key.moment or key.stage}:{task.id}",

@@ -23,7 +23,7 @@ from typing import Any
 import pluggy
 from attrs import define, field, frozen
 
-from composer_core import hookspecs
+from composer_core import API, __version__, hookspecs
 from composer_core.errors import IncompatiblePlugin, PluginError, boundary, did_you_mean, pip_fix, record_owner
 from composer_core.hookspecs import PROJECT, REGISTRATION_HOOKS
 from composer_core.records import SPECS
@@ -87,8 +87,6 @@ def installed() -> list[Candidate]:
 
 
 def builtin() -> Candidate:
-    from composer_core import __version__  # the package imports this module's clients
-
     return Candidate(BUILTIN, BUILTIN_MODULE, "composer-core", __version__)
 
 
@@ -246,8 +244,6 @@ def verify(candidate: Candidate, module: Any) -> None:
     Raises:
         PluginError: the module cannot be registered.
     """
-    from composer_core import API  # the package imports this module's clients
-
     found = getattr(module, "COMPOSER_API", None)
     if found is None:
         raise IncompatiblePlugin(
