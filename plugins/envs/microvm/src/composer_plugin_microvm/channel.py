@@ -1,0 +1,134 @@
+"""The host's end of a machine's agent. What comes out of it was written by the guest, and is believed to be data only.
+
+Each request says how much it takes; a reply that is longer, a frame that is none, or one to a request that nobody made
+ends the conversation: `broken` says why, and every request, pending and later, raises `Broken`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from attrs import define, field
+
+from composer_plugin_microvm.guest import wire
+
+SMALL_BYTES = 1 << 16
+STREAMS = ("out", "err")
+
+
+class Broken(Exception):
+    """The conversation with a guest has ended; the message says why."""
+
+
+@define
+class Reply:
+    """A reply as it comes: bodies by stream, then the header that ends it."""
+
+    future: asyncio.Future[dict[str, Any]]
+    limit: int
+    """Most bytes of each stream."""
+    bodies: dict[str, bytearray] = field(factory=dict)
+
+    def take(self, name: str, data: bytes) -> None:
+        body = self.bodies.setdefault(name, bytearray())
+        if len(body) + len(data) > self.limit:
+            raise wire.BadFrame(f"a reply of more than {self.limit} bytes")
+        body += data
+
+    def body(self, name: str = "data") -> bytes:
+        return bytes(self.bodies.get(name, b""))
+
+
+class Channel(asyncio.Protocol):
+    """Numbers requests, matches replies."""
+
+    def __init__(self) -> None:
+        self.broken = ""
+        self.nonsense = False
+        """Whether it ended because of what the guest said."""
+        self._transport: asyncio.Transport | None = None
+        self._decoder = wire.Decoder()
+        self._pending: dict[int, Reply] = {}
+        self._number = 0
+        self._stale: set[int] = set()
+
+    @classmethod
+    async def open(cls, ours: socket.socket) -> Channel:
+        self = cls()
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
+        return self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for header, body in self._decoder.feed(data):
+                self._take(header, body)
+        except wire.BadFrame as error:
+            self.nonsense = True
+            self.end(f"the guest does not speak as its agent would: {error}")
+
+    def _take(self, header: dict[str, Any], body: bytes) -> None:
+        reply = self._pending.get(header["n"])
+        if reply is None:
+            if header["n"] not in self._stale:
+                raise wire.BadFrame("an answer to no request")
+            if not header.get("more"):
+                self._stale.discard(header["n"])
+            return
+        name = header.get("k", "data")
+        if name not in ("data", *STREAMS):
+            raise wire.BadFrame("a stream of no name")
+        reply.take(name, body)
+        if not header.get("more"):
+            del self._pending[header["n"]]
+            if not reply.future.done():
+                reply.future.set_result(header)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end("the machine has ended")
+
+    def end(self, why: str) -> None:
+        """Nothing is said or heard any more. Safe twice, the first reason holds."""
+        self.broken = self.broken or why
+        if self._transport is not None:
+            self._transport.abort()
+        pending, self._pending = self._pending, {}
+        for reply in pending.values():
+            if not reply.future.done():
+                reply.future.set_exception(Broken(self.broken))
+                reply.future.exception()  # its caller may be gone
+
+    def start(self, op: str, data: bytes = b"", limit: int = SMALL_BYTES, **fields: Any) -> tuple[int, Reply]:
+        """Send a request now; its number, and the reply that will come."""
+        self._number += 1
+        reply = Reply(asyncio.get_running_loop().create_future(), limit)
+        if self.broken or self._transport is None:
+            reply.future.set_exception(Broken(self.broken or "not open"))
+            return self._number, reply
+        self._pending[self._number] = reply
+        self._transport.write(wire.encode({"n": self._number, "op": op, **fields}, data))
+        return self._number, reply
+
+    async def ask(
+        self, op: str, data: bytes = b"", limit: int = SMALL_BYTES, **fields: Any
+    ) -> tuple[dict[str, Any], Reply]:
+        """A request and its reply. Raises Broken. A reply whose caller was cancelled is dropped when it comes."""
+        number, reply = self.start(op, data, limit, **fields)
+        return await self.wait(number, reply), reply
+
+    async def wait(self, number: int, reply: Reply) -> dict[str, Any]:
+        try:
+            return await reply.future
+        except asyncio.CancelledError:
+            self.forget(number)
+            raise
+
+    def forget(self, number: int) -> None:
+        """Its reply, should it come, is no news to anybody; the machine stays bounded in how much of it is held."""
+        if self._pending.pop(number, None):
+            self._stale.add(number)

@@ -1,0 +1,33 @@
+"""Settings of `microvm/qemu`."""
+
+from __future__ import annotations
+
+from attrs import field, frozen, validators
+
+
+@frozen(kw_only=True)
+class QemuConfig:
+    """Settings beside `sandbox.use` in the run file."""
+
+    qemu: str = "qemu-system-x86_64"
+    """QEMU's command, a name on PATH or a path; 7.2 or newer."""
+    accel: str = field(default="auto", validator=validators.in_(("auto", "kvm", "tcg")))
+    """auto takes KVM where a machine boots with it, else TCG, which is slower and no assured boundary."""
+    suite: str = "bookworm"
+    """Debian release that the image is made from."""
+    packages: tuple[str, ...] = ("python3", "git", "ripgrep")
+    """Debian packages in the image beside the smallest system; the agent needs python3."""
+    rootfs: str = ""
+    """A folder or a tar archive to make the image from instead, say of `docker export`; with Python 3.9 or newer."""
+    kernel: str = ""
+    """A Debian kernel package (.deb) to boot instead of the cloud kernel that apt finds."""
+    cache: str = ""
+    """Folder for images and booted machines, by content; default, composer/microvm in the user's cache folder."""
+    machines: int = field(default=64, validator=validators.ge(1))
+    """Machines that may live at once; more is no capacity."""
+    starting: int = field(default=4, validator=validators.ge(1))
+    """Machines that may start at once; others wait."""
+    store_bytes: int = field(default=4 << 30, validator=validators.ge(1 << 20))
+    """Memory that what templates and snapshots changed may take together."""
+    boot_s: float = field(default=60.0, validator=validators.gt(0))
+    """Longest that a cold boot may take; one is made for each image and size of memory, and kept."""

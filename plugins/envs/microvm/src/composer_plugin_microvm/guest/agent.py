@@ -1,0 +1,269 @@
+"""Process 1 of a machine: serves the host's requests one by one, and never waits for a command or for the host.
+
+The loop runs at real-time priority, outside the commands' control groups, and holds no more output than their caps, so
+whatever a command does to the machine the agent answers. `hold` makes it silent between two frames, which is when a
+machine can be captured; a clone wakes in that silence and stays there until it has been told who it is (`adopt`).
+
+A frame that cannot be understood or a request that is none ends the machine: its host speaks this very version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from composer_plugin_microvm.guest import changes, files, linux, system, wire
+from composer_plugin_microvm.guest.commands import FLUSH_S, PATH, Command
+
+PORT = "composer.agent"
+Reply = tuple[dict[str, Any], bytes]
+LOST = BrokenPipeError, ConnectionResetError
+
+
+class Agent:
+    """One machine's agent."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.selector = selectors.DefaultSelector()
+        self.outgoing: deque[memoryview] = deque()
+        self.held = False
+        self.bodies: dict[int, bytearray] = {}
+        self.commands: dict[int, Command] = {}
+        self.root = os.open(system.WORKSPACE, os.O_RDONLY | os.O_DIRECTORY)
+        self.known: dict[str, changes.Known] = {}
+        self.limits: dict[str, Any] = {}
+        self.leaving: list[Command] = []
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        decoder = wire.Decoder()
+        children, wakes = socket.socketpair()
+        for end in (children, wakes):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        os.set_blocking(self.port, False)
+        self.selector.register(self.port, selectors.EVENT_READ, lambda: self._receive(decoder))
+        self.selector.register(children, selectors.EVENT_READ, lambda: self._reap(children))
+        while True:
+            for key, events in self.selector.select(self._patience()):
+                if events & selectors.EVENT_WRITE:
+                    self._flush()
+                if events & selectors.EVENT_READ and key.fd in self.selector.get_map():
+                    key.data()
+            self._tick()
+
+    def _patience(self) -> float | None:
+        if self.leaving:
+            return 0.01
+        due = [command.deadline for command in self.commands.values() if not command.timed_out]
+        if any(stream.kept for command in self.commands.values() for stream in command.streams):
+            due.append(time.monotonic() + FLUSH_S)
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for command in self.commands.values():
+            if command.deadline <= now and not command.timed_out:
+                command.timed_out = True
+                command.kill()
+            command.flush(now)
+        self.leaving = [command for command in self.leaving if not command.group.remove()]
+
+    def _receive(self, decoder: wire.Decoder) -> None:
+        try:
+            data = os.read(self.port, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:  # the host has closed its end, and will end the machine
+            time.sleep(0.05)
+        for header, body in decoder.feed(data):
+            number = header["n"]
+            whole = self.bodies.setdefault(number, bytearray())
+            whole += body
+            if not header.get("more"):
+                self._handle(header, bytes(self.bodies.pop(number)))
+
+    def _handle(self, header: dict[str, Any], body: bytes) -> None:
+        try:
+            reply: Reply | None = getattr(self, f"do_{header['op']}")(header, body)
+        except files.Refused as error:
+            reply = {"error": error.kind, "message": str(error)}, b""
+        except Exception as error:  # one request may fail; process 1 may not
+            reply = {"error": "backend", "message": f"{header['op']}: {type(error).__name__}: {error}"}, b""
+        if reply is not None:
+            self._send({"n": header["n"], **reply[0]}, reply[1])
+
+    def _send(self, header: dict[str, Any], data: bytes) -> None:
+        self.outgoing.append(memoryview(wire.encode(header, data)))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self.outgoing and not self.held:
+            try:
+                sent = os.write(self.port, self.outgoing[0])
+            except BlockingIOError:
+                break
+            rest = self.outgoing.popleft()[sent:]
+            if rest:
+                self.outgoing.appendleft(rest)
+        waits = bool(self.outgoing) and not self.held
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if waits else 0)
+        key = self.selector.get_key(self.port)
+        if key.events != wanted:
+            self.selector.modify(self.port, wanted, key.data)
+
+    def _reap(self, children: socket.socket) -> None:
+        """Everything that has died: commands are told of, orphans are forgotten."""
+        with suppress(BlockingIOError):
+            children.recv(4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for command in [command for command in self.commands.values() if command.pid == pid]:
+                self._over(command, status)
+
+    def _over(self, command: Command, status: int) -> None:
+        command.ended(status)
+        for stream in command.streams:
+            if stream.fd in self.selector.get_map():
+                self.selector.unregister(stream.fd)
+        command.close()
+        del self.commands[command.number]
+        if not command.group.remove():
+            self.leaving.append(command)
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def do_ping(self, header: dict[str, Any], body: bytes) -> Reply:
+        return {"pid": os.getpid(), "time_s": time.time()}, b""
+
+    def do_hold(self, header: dict[str, Any], body: bytes) -> None:
+        """Answers, and says no more until `go` or `adopt`; what is to be sent meanwhile is kept."""
+        self._send({"n": header["n"]}, b"")
+        end = time.monotonic() + 1
+        while self.outgoing and time.monotonic() < end:
+            self._flush()
+        self.held = True
+
+    def do_go(self, header: dict[str, Any], body: bytes) -> Reply:
+        self.held = False
+        return {}, b""
+
+    def do_adopt(self, header: dict[str, Any], body: bytes) -> Reply:
+        """A clone becomes itself; commands that its parent ran end, unless they belong to what was captured."""
+        system.adopt(header["generation"], header["time_s"], body)
+        if not header["running"]:
+            for command in list(self.commands.values()):
+                command.send = _silent
+                command.kill()
+            self.outgoing.clear()
+        self.held = False
+        return {"generation": header["generation"], "time_s": time.time()}, b""
+
+    def do_settle(self, header: dict[str, Any], body: bytes) -> Reply:
+        """The machine becomes a template: files of the workspace, limits, environment."""
+        start = 0
+        for path, length, executable in header["files"]:
+            files.write(self.root, path, body[start : start + length], length, executable)
+            start += length
+        self.limits = header["limits"]
+        self.known = changes.notes(self.root)
+        system.limit_disk(self.limits["disk_bytes"])
+        return {"missing": [need for need in header["needs"] if not _installed(need)]}, b""
+
+    def do_read(self, header: dict[str, Any], body: bytes) -> Reply:
+        return {}, files.read(self.root, header["path"], header["most"])[0]
+
+    def do_write(self, header: dict[str, Any], body: bytes) -> Reply:
+        files.write(self.root, header["path"], body, self.limits["file_bytes"])
+        return {}, b""
+
+    def do_list(self, header: dict[str, Any], body: bytes) -> Reply:
+        return {}, json.dumps(files.listing(self.root, header["path"])).encode()
+
+    def do_changes(self, header: dict[str, Any], body: bytes) -> Reply:
+        """The table of what changed stands before the bytes, with its length: it may be longer than a header."""
+        found = changes.changes(self.root, self.known, header["most"])
+        rows = [(path, len(data), mode) for path, data, mode in found.writes]
+        table = json.dumps([rows, found.deletes, found.skipped]).encode()
+        return {"table": len(table)}, b"".join([table, *(data for _, data, _ in found.writes)])
+
+    def do_exec(self, header: dict[str, Any], body: bytes) -> Reply | None:
+        """Words and environment stand before the input, with their length: they may be longer than a header."""
+        try:
+            cwd = linux.open_beneath(self.root, header["cwd"], os.O_PATH | os.O_DIRECTORY)
+        except OSError as error:
+            raise files.refusal(error, header["cwd"]) from error
+        argv, env = json.loads(body[: header["words"]])
+        command = Command(header, self.limits, self._send)
+        try:
+            command.start(argv, {**self.limits["env"], **env}, body[header["words"] :], cwd, self.limits["file_bytes"])
+        except (OSError, ValueError) as error:
+            command.close()
+            command.group.remove()
+            return _not_started(argv[0], error)
+        finally:
+            os.close(cwd)
+        self.commands[command.number] = command
+        for stream in command.streams:
+            self.selector.register(stream.fd, selectors.EVENT_READ, self._drainer(stream))
+        return None
+
+    def _drainer(self, stream: Any) -> Callable[[], None]:
+        def drain() -> None:
+            if not stream.drain():
+                self.selector.unregister(stream.fd)
+
+        return drain
+
+    def do_kill(self, header: dict[str, Any], body: bytes) -> Reply:
+        command = self.commands.get(header["number"])
+        if command:
+            command.kill()
+        return {}, b""
+
+
+def _silent(header: dict[str, Any], data: bytes) -> None:
+    """Where a clone's inherited commands say how they ended."""
+
+
+def _installed(need: str) -> bool:
+    return any(os.access(f"{folder}/{need}", os.X_OK) for folder in PATH.split(":"))
+
+
+def _not_started(word: str, error: Exception) -> Reply:
+    text = f"sh: 1: {word[:64]!r}: {error}\n".encode(errors="replace")
+    return {"status": "exited", "exit_code": 126, "stdout_bytes": 0, "stderr_bytes": len(text), "split": 0}, text
+
+
+def find_port() -> int:
+    """The port by its name: numbers are the host's business."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        for name in os.listdir("/sys/class/virtio-ports"):
+            with open(f"/sys/class/virtio-ports/{name}/name") as file:
+                if file.read().strip() == PORT:
+                    return os.open(f"/dev/{name}", os.O_RDWR)
+        time.sleep(0.01)
+    sys.exit("no port to the host")
+
+
+def main() -> None:
+    system.begin()
+    Agent(find_port()).serve()

@@ -1,0 +1,195 @@
+"""One command: started in its own group as an unprivileged user, its pipes drained to the end, ended at its deadline.
+
+A command ends when its first process does. Whatever it started is then killed with its group, so that a background
+child can neither hold the pipes open nor live on. Output beyond the cap is counted and dropped; what is kept is sent
+while the command runs, so that it is not lost with the guest.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from composer_plugin_microvm.guest import files, linux
+from composer_plugin_microvm.guest.groups import Group, put
+from composer_plugin_microvm.guest.wire import MAX_BODY
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/bin:/bin"
+ENV = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+CHUNK_BYTES = 1 << 16
+FLUSH_BYTES, FLUSH_S = 1 << 15, 0.25
+"""What is printed is sent once it is this much, or has waited this long."""
+OPEN_FILES = 1024
+WORKLOAD_SCORE = "500"
+"""How gladly the kernel kills a command when memory runs out; the agent has the least score there is."""
+RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores and a command expects as they are by default."""
+Send = Callable[[dict[str, Any], bytes], None]
+
+
+class Stream:
+    """One of a command's pipes: kept up to a cap, drained and counted beyond it."""
+
+    def __init__(self, name: str, cap: int) -> None:
+        self.name, self.cap, self.total, self.sent = name, cap, 0, 0
+        self.kept = bytearray()
+        self.fd, self.theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(self.theirs, True)
+
+    def drain(self) -> bool:
+        """Read once; False at the end of the file."""
+        try:
+            data = os.read(self.fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        self.take(data)
+        return bool(data)
+
+    def take(self, data: bytes) -> None:
+        room = self.cap - self.sent - len(self.kept)
+        self.kept += data[: max(0, room)]
+        self.total += len(data)
+
+    def finish(self) -> None:
+        """Everything that could write is gone: take what is still in the pipe."""
+        before = -1
+        while before != self.total:
+            before = self.total
+            self.drain()
+
+    def pop(self, most: int) -> bytes:
+        data = bytes(self.kept[:most])
+        self.sent += len(data)
+        del self.kept[:most]
+        return data
+
+
+class Command:
+    """A started command; `send` takes what it prints, and once how it ended."""
+
+    def __init__(self, request: dict[str, Any], limits: dict[str, Any], send: Send) -> None:
+        self.number: int = request["n"]
+        self.send = send
+        self.flushed = time.monotonic()
+        self.deadline = self.flushed + request["timeout_s"]
+        self.pid = -1
+        self.timed_out = self.killed = False
+        self.group = Group(f"c{self.number}", limits["memory_bytes"], limits["processes"])
+        self.streams = Stream("out", request["output_bytes"]), Stream("err", request["output_bytes"])
+
+    def start(self, argv: list[str], env: dict[str, str], stdin: bytes, cwd: int, file_bytes: int) -> None:
+        """Raises OSError where there is no room for a process, ValueError where a word is no text."""
+        source = _source(stdin)
+        out, err = (stream.theirs for stream in self.streams)
+        try:
+            words = [os.fsencode(word) for word in argv]
+            names = {os.fsencode(name): os.fsencode(value) for name, value in {**ENV, **env}.items()}
+            self.pid = os.fork()
+            if self.pid == 0:
+                _become(self.group, (source, out, err), cwd, file_bytes, words, names)
+        finally:
+            for fd in (source, out, err):
+                os.close(fd)
+
+    def flush(self, now: float) -> None:
+        """Send what was printed, in few frames."""
+        held = max(len(stream.kept) for stream in self.streams)
+        if held >= FLUSH_BYTES or (held and now - self.flushed >= FLUSH_S):
+            self._flush(now)
+
+    def _flush(self, now: float) -> None:
+        self.flushed = now
+        for stream in self.streams:
+            while stream.kept:
+                self.send({"n": self.number, "k": stream.name, "more": True}, stream.pop(MAX_BODY))
+
+    def kill(self) -> None:
+        self.killed = True
+        self.group.kill()
+
+    def ended(self, wait_status: int) -> None:
+        """Its first process is gone: end the others, and tell how it went."""
+        self.group.kill()
+        for stream in self.streams:
+            stream.finish()
+        code = os.waitstatus_to_exitcode(wait_status)
+        if self.timed_out:
+            end: dict[str, Any] = {"status": "timeout"}
+        elif code and self.group.out_of_memory():
+            end = {"status": "oom"}
+        elif code < 0:
+            end = {"status": "signaled", "signal": -code}
+        else:
+            end = {"status": "exited", "exit_code": code}
+        out, err = self.streams
+        if len(out.kept) + len(err.kept) > MAX_BODY:
+            self._flush(time.monotonic())
+        counts = {"stdout_bytes": out.total, "stderr_bytes": err.total, "split": len(out.kept)}
+        self.send({"n": self.number, **end, **counts}, out.pop(MAX_BODY) + err.pop(MAX_BODY))
+
+    def close(self) -> None:
+        for stream in self.streams:
+            os.close(stream.fd)
+
+
+def _source(stdin: bytes) -> int:
+    if not stdin:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    source = os.memfd_create("stdin")
+    view = memoryview(stdin)
+    while view:
+        view = view[os.write(source, view) :]
+    os.lseek(source, 0, os.SEEK_SET)
+    return source
+
+
+def _become(
+    group: Group, fds: tuple[int, int, int], cwd: int, file_bytes: int, words: list[bytes], env: dict[bytes, bytes]
+) -> None:
+    """In the new process; never returns. Every step is done as root, the last of them gives that up."""
+    try:
+        group.enter()
+        put("/proc/self/oom_score_adj", WORKLOAD_SCORE)
+        for restored in RESTORED:
+            signal.signal(restored, signal.SIG_DFL)
+        for target, fd in enumerate(fds):
+            os.dup2(fd, target)
+        os.setsid()
+        for kind, most in ((resource.RLIMIT_FSIZE, file_bytes), (resource.RLIMIT_CORE, 0)):
+            resource.setrlimit(kind, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+        os.fchdir(cwd)
+        os.setgroups([])
+        os.setresgid(files.OWNER, files.OWNER, files.OWNER)
+        os.setresuid(files.OWNER, files.OWNER, files.OWNER)
+        linux.no_new_privileges()
+        os.umask(0o022)
+        _run(words, env)
+    except (OSError, ValueError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        reason = "not found" if number == errno.ENOENT else os.strerror(number or errno.EINVAL)
+        os.write(2, f"sh: 1: {words[0].decode(errors='replace')}: {reason}\n".encode())
+        os._exit(127 if number == errno.ENOENT else 126)
+    finally:
+        os._exit(126)
+
+
+def _run(words: list[bytes], env: dict[bytes, bytes]) -> None:
+    if b"/" in words[0]:
+        os.execve(words[0], words, env)
+    refused: OSError = FileNotFoundError(errno.ENOENT, "not found")
+    for folder in env.get(b"PATH", b"").split(b":"):
+        try:
+            os.execve(folder + b"/" + words[0], words, env)
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError:
+            continue
+        except OSError as error:
+            refused = error
+    raise refused

@@ -1,0 +1,76 @@
+"""What process 1 does to the machine: mounts, room for what commands write, and who the machine is after a clone.
+
+The root image is shared by all machines and read-only. All that can be written is one tmpfs of a bounded size, shown
+as the workspace, /tmp, /var/tmp and /dev/shm; memory and disk of a machine are thus one thing, and captured together.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from composer_plugin_microvm.guest import files, groups, linux
+
+STATE = "/run/state"
+WORKSPACE = "/workspace"
+PLACES = {"workspace": WORKSPACE, "tmp": "/tmp", "vartmp": "/var/tmp", "shm": "/dev/shm"}
+INODES = 16_384
+"""Files and folders that commands may make, beside those of the template."""
+START_BYTES = 512 << 20
+"""Room until the template's limit is known."""
+HARDENED = {
+    "/proc/sys/kernel/unprivileged_userns_clone": "0",
+    "/proc/sys/user/max_user_namespaces": "0",
+    "/proc/sys/kernel/unprivileged_bpf_disabled": "2",
+    "/proc/sys/kernel/dmesg_restrict": "1",
+    "/proc/sys/kernel/printk": "1",
+    "/proc/sys/kernel/core_pattern": "|/bin/false",
+    "/proc/sys/vm/panic_on_oom": "0",
+}
+
+
+def begin() -> None:
+    """Once, at boot. The first stage has mounted /proc, /sys, /dev and /run."""
+    os.environ.clear()
+    groups_flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.mount("cgroup2", groups.ROOT, "cgroup2", groups_flags)
+    groups.begin()
+    groups.put("/proc/self/oom_score_adj", "-1000")
+    os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    for path, value in HARDENED.items():
+        if os.path.exists(path):
+            groups.put(path, value)
+    _mount_state()
+    socket.sethostname("sandbox")
+    linux.loopback_up()
+
+
+def _mount_state() -> None:
+    os.mkdir(STATE)
+    safe = linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("state", STATE, "tmpfs", safe, f"mode=755,size={START_BYTES}")
+    os.makedirs("/dev/shm", exist_ok=True)
+    for name, place in PLACES.items():
+        folder = f"{STATE}/{name}"
+        os.mkdir(folder)
+        os.chown(folder, files.OWNER, files.OWNER)
+        os.chmod(folder, 0o755 if place == WORKSPACE else 0o1777)
+        linux.mount(folder, place, "none", linux.MS_BIND)
+
+
+def limit_disk(disk_bytes: int) -> None:
+    """From now on this much more may be written than there is."""
+    found = os.statvfs(STATE)
+    used = (found.f_blocks - found.f_bfree) * found.f_frsize
+    inodes = found.f_files - found.f_ffree + INODES
+    flags = linux.MS_REMOUNT | linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("state", STATE, "tmpfs", flags, f"mode=755,size={used + disk_bytes},nr_inodes={inodes}")
+
+
+def adopt(generation: str, time_s: float, entropy: bytes) -> None:
+    """A machine that was cloned becomes one of its own: randomness, clock, machine id. Before any command runs."""
+    linux.add_entropy(entropy)
+    time.clock_settime(time.CLOCK_REALTIME, time_s)
+    with open("/run/machine-id", "w") as file:
+        file.write(generation + "\n")

@@ -1,0 +1,76 @@
+"""The first stage of a boot: a file system in memory with busybox, the few modules a root image needs, and the agent.
+
+Debian's cloud kernel has all of virtio as modules. The archive is written here (cpio, "newc"), not by a tool, so that
+equal parts give equal bytes; it is not compressed, since the guest would be slower at unpacking than at reading.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import zipfile
+from pathlib import Path
+
+MODULES = ("virtio_ring", "virtio", "virtio_mmio", "virtio_blk", "virtio_console", "squashfs")
+"""In the order in which they are loaded."""
+INIT = """#!/bin/busybox sh
+b=/bin/busybox
+$b mount -t proc proc /proc
+$b mount -t sysfs sysfs /sys
+$b mount -t devtmpfs dev /dev
+for module in {modules}; do $b insmod /modules/$module.ko; done
+tries=0
+while [ $tries -lt 200 ]; do
+  for at in /sys/block/*; do
+    if [ "$($b cat $at/serial 2>/dev/null)" = {serial} ]; then disk=/dev/${{at##*/}}; break 2; fi
+  done
+  tries=$((tries+1)); $b usleep 10000
+done
+$b mount -t squashfs -o ro,nosuid $disk /root || exec $b poweroff -f
+$b mount -t tmpfs -o mode=755,nosuid,nodev,size=4m run /root/run
+$b cp /agent.pyz /root/run/agent.pyz
+for at in dev proc sys; do $b mount --move /$at /root/$at; done
+for python in /usr/bin/python3 /usr/local/bin/python3; do
+  if [ -e /root$python ]; then exec $b switch_root /root $python -I -S -B /run/agent.pyz; fi
+done
+$b echo "the image has no python3"
+exec $b poweroff -f
+"""
+SERIAL = "composer-root"
+MAIN = "from composer_plugin_microvm.guest.agent import main\nmain()\n"
+FOLDERS = ("bin", "dev", "modules", "proc", "root", "sys")
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def agent() -> bytes:
+    """The agent as one file: the package below `guest`, which Python runs."""
+    package = Path(__file__).parent
+    sources = {"__main__.py": MAIN.encode(), "composer_plugin_microvm/__init__.py": b""}
+    for path in sorted((package / "guest").glob("*.py")):
+        sources[f"composer_plugin_microvm/guest/{path.name}"] = path.read_bytes()
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, data in sources.items():
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), data)
+    return made.getvalue()
+
+
+def initramfs(busybox: bytes, modules: dict[str, bytes]) -> bytes:
+    """The archive; `modules` are those of `MODULES` by name."""
+    init = INIT.format(modules=" ".join(MODULES), serial=SERIAL).encode()
+    parts = [_entry(name, stat.S_IFDIR | 0o755) for name in FOLDERS]
+    parts += [_entry("init", stat.S_IFREG | 0o755, init), _entry("bin/busybox", stat.S_IFREG | 0o755, busybox)]
+    parts += [_entry(f"modules/{name}.ko", stat.S_IFREG | 0o644, modules[name]) for name in MODULES]
+    parts += [_entry("agent.pyz", stat.S_IFREG | 0o644, agent()), _entry("TRAILER!!!", 0)]
+    return b"".join(parts)
+
+
+def _entry(name: str, mode: int, data: bytes = b"") -> bytes:
+    """One member: thirteen fields of eight digits after the magic number; name and data padded to four bytes."""
+    fields = [0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0]
+    head = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
+    return _padded(head) + _padded(data)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + b"\0" * (-len(data) % 4)

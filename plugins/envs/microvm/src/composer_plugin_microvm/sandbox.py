@@ -1,0 +1,230 @@
+"""A sandbox that is a machine: requests to its agent, results checked, and whose fault it is when it falls silent.
+
+A guest that its own workload has broken (a panic, an agent that no longer answers or answers nonsense) is no fault of
+the host: the sandbox stays and answers as such a machine would. Commands are `lost`, files are out of reach, nothing
+counts as changed; so the episode fails and is not void. A QEMU that ends in any other way is the host's loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from composer_core.errors import (
+    BackendError,
+    ComposerError,
+    PathError,
+    QuotaError,
+    SandboxError,
+    SandboxGone,
+    SandboxUnreachable,
+)
+from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef
+from composer_core.trees import File, Patch
+from composer_plugin_microvm.base import Base
+from composer_plugin_microvm.channel import Broken, Reply
+from composer_plugin_microvm.guest.wire import MAX_BODY
+from composer_plugin_microvm.machine import Machine
+
+T = TypeVar("T")
+Children = list[Created | Failed]
+Entries = list[Entry]
+ERRORS: dict[str, type[SandboxError]] = {"path": PathError, "quota": QuotaError}
+STATUSES = ("exited", "signaled", "timeout", "oom")
+KINDS = ("file", "folder", "other")
+ANSWER_S = 60.0
+"""Longest that a machine may take for a request; a command has this beside its own time."""
+TABLE_BYTES = 32 << 20
+"""Of a listing, or of the names of what changed."""
+END_S = 5.0
+"""How long QEMU may take to end once the guest has."""
+
+
+class Spoilt(PathError):
+    """The guest is broken by what ran in it, so none of its files is in reach; the message says how."""
+
+
+class Maker(Protocol):
+    """What a sandbox needs of its provider."""
+
+    async def fork(self, sandbox: QemuSandbox, n: int) -> Children: ...
+    async def keep(self, sandbox: QemuSandbox) -> SnapshotRef: ...
+    def forget(self, sandbox: QemuSandbox) -> None: ...
+
+
+class QemuSandbox:
+    """A `SandboxBackend` with Forks and Changes."""
+
+    def __init__(self, name: str, machine: Machine, base: Base, maker: Maker) -> None:
+        self.id = name
+        self.machine = machine
+        self.base = base
+        self.spoilt = ""
+        """Why the guest is beyond use, if it is so by its own doing."""
+        self._maker = maker
+        self._destroyed = False
+
+    # --- talking --------------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self, op: str, data: bytes = b"", limit: int = TABLE_BYTES, **fields: Any
+    ) -> tuple[dict[str, Any], Reply]:
+        number, reply = self._start(op, data, limit, **fields)
+        return await self._wait(number, reply, ANSWER_S), reply
+
+    def _start(self, op: str, data: bytes, limit: int, **fields: Any) -> tuple[int, Reply]:
+        if self._destroyed:
+            raise SandboxGone(f"sandbox {self.id} was destroyed")
+        if self.spoilt:
+            raise Spoilt(self.spoilt)
+        return self.machine.channel.start(op, data, limit, **fields)
+
+    async def _wait(self, number: int, reply: Reply, patience_s: float) -> dict[str, Any]:
+        """The header that ends a reply, or the error it stands for."""
+        channel = self.machine.channel
+        try:
+            header = await asyncio.wait_for(channel.wait(number, reply), patience_s)
+        except TimeoutError:
+            await self._spoil(f"its agent did not answer within {patience_s:g} s")
+            raise Spoilt(self.spoilt) from None
+        except Broken as error:
+            raise await self._ended(str(error)) from error
+        if "error" in header:
+            kind = ERRORS.get(str(header["error"]), BackendError)
+            raise kind(str(header.get("message"))[:1000])
+        return header
+
+    async def _ended(self, why: str) -> Exception:
+        """What the end of the conversation was: our own, the guest's doing, or the host's loss."""
+        if self._destroyed:
+            return SandboxGone(f"sandbox {self.id} was destroyed")
+        if self.machine.channel.nonsense:
+            await self._spoil(why)
+        else:
+            await asyncio.wait([self.machine.ended], timeout=END_S)
+            if self.machine.guest_ended_itself():
+                await self._spoil("what ran in it has ended its system")
+        if self.spoilt:
+            return Spoilt(self.spoilt)
+        return SandboxUnreachable(f"the machine of sandbox {self.id} has ended", found=await self.machine.last_words())
+
+    async def _spoil(self, why: str) -> None:
+        self.spoilt = self.spoilt or f"the machine is beyond use: {why}"
+        await self.machine.close()
+
+    async def _checked(self, take: Callable[[], T]) -> T:
+        """What a guest said of itself, if it can be so."""
+        try:
+            return take()
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError, ComposerError) as error:
+            await self._spoil(f"its agent answers nonsense ({type(error).__name__})")
+            raise Spoilt(self.spoilt) from error
+
+    # --- commands and files ---------------------------------------------------------------------------------------
+
+    async def exec(self, request: ExecRequest) -> ExecResult:
+        started = time.perf_counter()
+        words = json.dumps([request.argv, dict(request.env)]).encode()
+        cap = request.output_bytes
+        fields = {"words": len(words), "cwd": request.cwd, "timeout_s": request.timeout_s, "output_bytes": cap}
+        reply = None
+        try:
+            number, reply = self._start("exec", words + request.stdin, max(cap, MAX_BODY), **fields)
+            header = await self._wait(number, reply, request.timeout_s + ANSWER_S)
+            found = reply
+            return await self._checked(lambda: _result(header, found, cap, time.perf_counter() - started))
+        except Spoilt:
+            out, err = (reply.body(name)[:cap] if reply else b"" for name in ("out", "err"))
+            return ExecResult("lost", None, out, err, len(out), len(err), time.perf_counter() - started)
+        except asyncio.CancelledError:
+            if reply is not None and not self._destroyed and not self.spoilt:
+                number, _ = self.machine.channel.start("kill", number=number)
+                self.machine.channel.forget(number)
+            raise
+
+    async def read(self, path: str, limit_bytes: int) -> bytes:
+        _, reply = await self._ask("read", path=path, limit=limit_bytes, most=limit_bytes)
+        return reply.body()
+
+    async def write(self, path: str, data: bytes) -> None:
+        await self._ask("write", data, path=path)
+
+    async def list(self, path: str) -> Entries:
+        _, reply = await self._ask("list", path=path)
+        return await self._checked(lambda: _entries(reply.body()))
+
+    async def changes(self, limit_bytes: int) -> Patch:
+        try:
+            header, reply = await self._ask("changes", limit=self.machine.hardware.ram_bytes, most=limit_bytes)
+            return await self._checked(lambda: _patch(header, reply.body()))
+        except Spoilt:
+            return Patch()
+
+    # --- captured, ended ------------------------------------------------------------------------------------------
+
+    async def fork(self, n: int) -> Children:
+        self._start_checked()
+        if self.spoilt:
+            return [Failed(self.spoilt, retryable=False)] * n
+        return await self._maker.fork(self, n)
+
+    async def snapshot(self) -> SnapshotRef:
+        self._start_checked()
+        if self.spoilt:
+            raise SandboxGone(self.spoilt)
+        return await self._maker.keep(self)
+
+    def _start_checked(self) -> None:
+        if self._destroyed:
+            raise SandboxGone(f"sandbox {self.id} was destroyed")
+
+    async def destroy(self) -> None:
+        """Safe twice."""
+        self._destroyed = True
+        self._maker.forget(self)
+        await self.machine.close()
+
+
+def _result(header: dict[str, Any], reply: Reply, cap: int, wall_s: float) -> ExecResult:
+    """Raises ValueError, TypeError or KeyError for what no agent says."""
+    status, split, tail = header["status"], header["split"], reply.body()
+    code, number = header.get("exit_code"), header.get("signal")
+    totals = header["stdout_bytes"], header["stderr_bytes"]
+    if status not in STATUSES or any(type(count) is not int or count < 0 for count in (split, *totals)):
+        raise ValueError("no result")
+    if (type(code) is int and 0 <= code <= 255) != (status == "exited") or (type(number) is int) != (
+        status == "signaled"
+    ):
+        raise ValueError("no result")
+    out, err = reply.body("out") + tail[:split], reply.body("err") + tail[split:]
+    return ExecResult(
+        status, code, out[:cap], err[:cap], max(totals[0], len(out)), max(totals[1], len(err)), wall_s, number
+    )
+
+
+def _entries(data: bytes) -> Entries:
+    rows = [Entry(name, kind, size) for name, kind, size in json.loads(data)]
+    if not all(
+        type(row.name) is str and row.kind in KINDS and type(row.size_bytes) is int and "/" not in row.name
+        for row in rows
+    ):
+        raise ValueError("no listing")
+    return rows
+
+
+def _patch(header: dict[str, Any], data: bytes) -> Patch:
+    """`File` refuses paths that lead out."""
+    start = header["table"]
+    rows, deletes, skipped = json.loads(data[:start])
+    writes = []
+    for path, length, executable in rows:
+        if type(length) is not int or not 0 <= length <= len(data) - start:
+            raise ValueError("no patch")
+        writes.append(File(path, data[start : start + length], executable is True))
+        start += length
+    if not all(type(path) is str for path in (*deletes, *skipped)):
+        raise ValueError("no patch")
+    return Patch(tuple(writes), tuple(deletes), tuple(skipped))
