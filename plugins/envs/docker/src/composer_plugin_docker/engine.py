@@ -45,7 +45,9 @@ class Engine:
 
         def open_api() -> docker.APIClient:
             settings = {"base_url": address} if address else docker.utils.kwargs_from_env()
-            return docker.APIClient(version="auto", timeout=PATIENCE_S, **settings)
+            api = docker.APIClient(version="auto", timeout=PATIENCE_S, **settings)
+            api.headers["Connection"] = "close"  # else one stays open for each of the last URLs, which all differ
+            return api
 
         try:
             return cls(await asyncio.to_thread(open_api), owner)

@@ -12,6 +12,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -52,7 +53,7 @@ class Images:
 
     async def ready(self, needs: Iterable[str]) -> Ready:
         """The base with what `needs` names, if it is made here, and the agent."""
-        base = await self._base(sorted(needs))
+        base = await self._base(tuple(sorted(needs)))
         found = await self._engine.image(base)
         if found is None:
             raise PrepareError("the engine has no such image", where=f"sandbox.image = {base!r}", fix=PULL)
@@ -79,7 +80,7 @@ class Images:
 
     # --- bases ------------------------------------------------------------------------------------------------
 
-    async def _base(self, needs: list[str]) -> str:
+    async def _base(self, needs: tuple[str, ...]) -> str:
         config = self._config
         if sum(map(bool, (config.image, config.rootfs, config.folders))) > 1:
             raise ConfigError("several base images are named", expected="one of sandbox.image, .rootfs and .folders")
@@ -120,7 +121,8 @@ def _of_rootfs(folder: str) -> _Source:
     return _Source(root, paths, {}, _identity(root, paths))
 
 
-def _of_here(needs: list[str], folders: tuple[str, ...]) -> _Source:
+@cache
+def _of_here(needs: tuple[str, ...], folders: tuple[str, ...]) -> _Source:
     wrong = [folder for folder in folders if not (folder.startswith("/") and os.path.isdir(folder))]
     if wrong:
         raise ConfigError("there is no such folder", where="sandbox.folders", found=", ".join(wrong))

@@ -13,6 +13,7 @@ import marshal
 import os
 import subprocess
 import sys
+from functools import cache
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def executable() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
+@cache
 def packed() -> tuple[Entries, list[str]]:
     """(path in a container -> what stands there, the words that start the agent)."""
     program = executable()

@@ -54,11 +54,14 @@ def read(folder: int, path: str, limit: int) -> bytes:
         fd = linux.open_beneath(folder, path or ".", os.O_RDONLY | CALM)
     except OSError as error:
         raise refusal(error, path) from error
-    with open(fd, "rb") as file:
+    try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise Refused("path", f"{path!r}: it is {'a folder' if stat.S_ISDIR(info.st_mode) else 'no regular file'}")
-        data = file.read(limit + 1) if info.st_size <= limit else b""
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1) if info.st_size <= limit else b""
+    finally:
+        os.close(fd)
     if info.st_size > limit or len(data) > limit:
         raise Refused("quota", f"{path!r}: {info.st_size} bytes, the limit is {limit}")
     return data
