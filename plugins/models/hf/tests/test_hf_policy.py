@@ -255,3 +255,24 @@ def test_numbers_that_contradict_each_other_are_config_errors() -> None:
     for changes in ({"heads": 3}, {"top_k": 9, "expert_count": 8}):
         with pytest.raises(ConfigError):
             build_tiny_moe(TinyMoeConfig(**changes), BuildContext(run_dir=Path()))
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3", "llama", "deepseek_v3"])
+def test_decoding_with_few_calls_is_what_the_modules_compute(name: str) -> None:
+    configs = {"qwen3": Qwen3Config(**COMMON, **GQA), "llama": LlamaConfig(**COMMON, num_key_value_heads=4)}
+    config = configs.get(name) or {"qwen3_moe": qwen3_moe, "deepseek_v3": deepseek_v3}[name]()
+    policy = from_config(config).eval()
+    caches = [policy.new_cache(4, 40) for _ in range(2)]
+    assert (policy._decoder is not None) == (name != "deepseek_v3")
+    few, rows = policy._decoder, [row[:9] for row in sequences(policy.vocab_size)]
+    found: list[torch.Tensor] = []
+    for cache, decoder in zip(caches, (few, None), strict=True):
+        policy._decoder = decoder
+        with torch.no_grad():
+            ids_BT, lengths_B = padded(rows)
+            places = {"slots_B": torch.tensor([0, 1, 2]), "cache": cache}
+            policy.trunk(ids_BT, lengths_B, past_B=torch.tensor([0, 0, 0]), **places)
+            found.append(
+                policy.trunk(ids_BT[:, :1], torch.ones(3), past_B=torch.tensor([9, 9, 9]), **places).hidden_BTD
+            )
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)

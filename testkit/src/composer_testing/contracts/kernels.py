@@ -10,7 +10,7 @@ import torch
 
 from composer_core.tensors import Experts
 
-D, F, E, K = 32, 64, 6, 2
+D, F, E, K = 32, 64, 8, 2
 CASES = {
     "ragged": [[0, 1], [0, 2], [0, 1], [3, 0], [2, 0], [5, 0], [1, 3]],
     "some experts empty": [[4, 5]] * 9,

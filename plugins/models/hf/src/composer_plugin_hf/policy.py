@@ -23,6 +23,7 @@ from composer_core.tensors import Experts, PolicyOutput, RouteShape
 from composer_plugin_hf import attention, experts
 from composer_plugin_hf.architectures import inspect
 from composer_plugin_hf.cache import SlotCache, round_up
+from composer_plugin_hf.decoding import Decoder
 from composer_plugin_hf.routing import RouteTape
 
 ROWS = 8
@@ -40,6 +41,7 @@ class HFPolicy(nn.Module):
         self.deterministic = deterministic
         self.vocab_size: int = self.config.vocab_size
         self.model = causal_lm.model
+        self._decoder: Decoder | None = None
         self.lm_head = None if self.config.tie_word_embeddings else causal_lm.lm_head
         self._stored = found.stored
         self._tape = RouteTape(found.gates, self.config.model_type)
@@ -72,6 +74,8 @@ class HFPolicy(nn.Module):
 
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
         """Zeroed keys and values in the dtype and on the device of the weights."""
+        on_cpu = self.head.device.type == "cpu" and not self.deterministic
+        self._decoder = Decoder.of(self.model) if on_cpu else None
         return SlotCache(self._stored, rows, capacity, self.head.detach(), fixed=self.deterministic)
 
     def trunk(
@@ -99,15 +103,18 @@ class HFPolicy(nn.Module):
             window = cache.place(slots_B, past_B, lengths_B, tokens)
             positions_BT = past_B[:, None] + torch.arange(tokens, device=ids_BT.device)
             mask = _mask(positions_BT, window.seen, self.head.dtype)
-        output = self.model(
-            input_ids=ids_BT,
-            position_ids=positions_BT,
-            attention_mask=mask,
-            past_key_values=cache,
-            use_cache=False,
-        )
+        if cache is not None and mask is not None and self._decoder is not None:
+            hidden_BTD = self._decoder(ids_BT, positions_BT, mask, cache)
+        else:
+            hidden_BTD = self.model(
+                input_ids=ids_BT,
+                position_ids=positions_BT,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=False,
+            ).last_hidden_state
         routes = self._tape.end(len(ids_BT), tokens)
-        return PolicyOutput(output.last_hidden_state[:rows], None if routes is None else routes[:rows])
+        return PolicyOutput(hidden_BTD[:rows], None if routes is None else routes[:rows])
 
     def logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
         """[N, V] in the model's dtype."""
