@@ -1,8 +1,13 @@
 """One real engine for all tests of this folder; its log is shown when it cannot be started."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from composer_testing.engines import own_engine
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `containers`, which the tests here share
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,13 +14,12 @@ from composer_core.protocols import Created
 from composer_plugin_docker import owners
 from composer_plugin_docker.engine import OWNER
 from composer_plugin_docker.provider import DockerProvider
-from helpers import SPEC, TREE, act, create, sh
-from test_docker_workload import commands_on_this_machine
+from containers import SPEC, act, commands_on_this_machine, create, sh
 
 
 def things() -> tuple[set[str], set[str], set[str]]:
     """Containers, images and volumes of the engine."""
-    api = docker.APIClient(version="auto")
+    api = docker.from_env().api
     try:
         containers = {row["Id"] for row in api.containers(all=True)}
         volumes = {row["Name"] for row in api.volumes()["Volumes"] or ()}
@@ -92,7 +91,7 @@ def test_a_killed_controller_leaves_no_command_and_the_next_start_removes_the_re
         raise AssertionError("a command outlived its controller")
     left = things()
     assert len(left[0]) == len(before[0]) + 1 and len(left[1]) == len(before[1]) + 1
-    api = docker.APIClient(version="auto")
+    api = docker.from_env().api
     base = api.images(filters={"label": "composer.kind=base"})[0]["Id"]
     strangers = [
         api.create_container(base, ["-"], labels=labels)["Id"]
@@ -133,4 +132,3 @@ def test_a_start_that_fails_leaves_no_container() -> None:
             await provider.close()
 
     asyncio.run(main())
-    assert TREE

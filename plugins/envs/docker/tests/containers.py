@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateSpec
@@ -53,3 +54,13 @@ def run(script: str, timeout_s: float = 20.0) -> ExecResult:
 def output(script: str) -> str:
     result = run(script)
     return (result.stdout + result.stderr).decode()
+
+
+def commands_on_this_machine() -> str:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return "\n".join(found)
