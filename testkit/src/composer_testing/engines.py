@@ -1,8 +1,8 @@
 """A container engine of one's own for tests and measurements: a real dockerd that shares nothing with another.
 
-Data, run-time state, sockets and log lie in one temporary folder; it sets up no bridge and no packet filter. It is ended
-by its process id, and the folder is removed. dockerd needs root: where there is none, or no dockerd, this is an error
-that says what to do, since a test that is skipped shows nothing. `COMPOSER_ENGINE` may name an engine to use instead.
+Data, run-time state, sockets and log lie in one temporary folder; it sets up no bridge and no packet filter. It is
+ended by its process id, and the folder is removed. dockerd needs root: where there is none, or no dockerd, this is an
+error that says what to do, since a test that is skipped shows nothing. `COMPOSER_ENGINE` may name another to use.
 """
 
 from __future__ import annotations

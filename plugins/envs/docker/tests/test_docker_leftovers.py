@@ -9,12 +9,12 @@ import subprocess
 import sys
 
 import docker
+from containers import SPEC, act, commands_on_this_machine, create, sh
 
 from composer_core.protocols import Created
 from composer_plugin_docker import owners
 from composer_plugin_docker.engine import OWNER
 from composer_plugin_docker.provider import DockerProvider
-from containers import SPEC, act, commands_on_this_machine, create, sh
 
 
 def things() -> tuple[set[str], set[str], set[str]]:

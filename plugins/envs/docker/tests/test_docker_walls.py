@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from containers import act, create, output, sh
 
 from composer_core.errors import PathError, SandboxGone
-from containers import act, create, output, sh
 
 
 def test_no_file_of_the_host_is_seen(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import os
 
 import pytest
+from containers import act, commands_on_this_machine, run, sh
 
 from composer_core.errors import SandboxGone, SandboxUnreachable
 from composer_core.protocols import Failed
 from composer_core.trees import Patch
-from containers import act, commands_on_this_machine, run, sh
 
 
 def test_a_flood_of_output_is_drained_counted_and_capped() -> None:

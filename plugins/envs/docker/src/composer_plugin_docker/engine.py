@@ -7,6 +7,7 @@ content and kept, since every run of this machine can use them.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, TypeVar
@@ -20,6 +21,7 @@ from composer_core.errors import BackendError, ConfigError, NoCapacity, SandboxE
 T = TypeVar("T")
 THREADS = 16
 PATIENCE_S = 300
+DEFAULT = "unix:///var/run/docker.sock"
 OWNER, KIND = "composer.owner", "composer.kind"
 FIX = (
     "install an engine (apt install docker.io), start it, and be a member of the group docker or root; or name its "
@@ -45,13 +47,14 @@ class Engine:
 
         def open_api() -> docker.APIClient:
             settings = {"base_url": address} if address else docker.utils.kwargs_from_env()
+            _knock(settings.get("base_url") or DEFAULT)
             api = docker.APIClient(version="auto", timeout=PATIENCE_S, **settings)
             api.headers["Connection"] = "close"  # else one stays open for each of the last URLs, which all differ
             return api
 
         try:
             return cls(await asyncio.to_thread(open_api), owner)
-        except (DockerException, RequestException) as error:
+        except (DockerException, RequestException, OSError) as error:
             where = address or "DOCKER_HOST, or /run/docker.sock"
             raise ConfigError("no container engine answers", where=where, found=str(error), fix=FIX) from error
 
@@ -87,7 +90,9 @@ class Engine:
 
     async def add_layer(self, image: str, archive: bytes, name: str, labels: Mapping[str, str]) -> str:
         """An image that is `image` with an archive unpacked over it; returns its id."""
-        made = await self.call(self.api.create_container, image, command=["-"], labels=self.labels("layer"), use_config_proxy=False)
+        made = await self.call(
+            self.api.create_container, image, command=["-"], labels=self.labels("layer"), use_config_proxy=False
+        )
         try:
             await self.call(self.api.put_archive, made["Id"], "/", archive)
             changes = [f'LABEL {key}="{value}"' for key, value in labels.items()]
@@ -131,6 +136,14 @@ class Engine:
     def close(self) -> None:
         self._threads.shutdown(wait=True)
         self.api.close()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens: the SDK would leave a socket open then."""
+    scheme, _, path = address.partition("://")
+    if scheme in ("unix", "http+unix"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(path)
 
 
 def _typed(message: str) -> SandboxError:

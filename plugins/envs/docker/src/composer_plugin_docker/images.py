@@ -1,6 +1,6 @@
 """Where a sandbox's root file system comes from: base image, the agent laid over it, a workspace laid over that.
 
-Three layers, each named by what it is made of, so equal content is made once: the *base* (named by the engine's user, or
+Three layers, each named by what it is made of, so equal content is made once: the *base* (named in the settings, or
 imported from this machine) and the base with the agent are kept for all runs; the image with a workspace belongs to
 the provider that made it and goes with it.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import secrets
 import tempfile
 from collections.abc import Iterable
 from functools import cache
@@ -49,7 +50,9 @@ class Images:
 
     def __init__(self, engine: Engine, config: DockerConfig) -> None:
         self._engine, self._config = engine, config
-        self._made: set[str] = set()
+        self._making = asyncio.Lock()
+        self._made: dict[str, str] = {}
+        self._run = secrets.token_hex(8)
 
     async def ready(self, needs: Iterable[str]) -> Ready:
         """The base with what `needs` names, if it is made here, and the agent."""
@@ -59,24 +62,27 @@ class Images:
             raise PrepareError("the engine has no such image", where=f"sandbox.image = {base!r}", fix=PULL)
         name = f"composer/agent:{_digest(found['Id'], interpreter.identity())}"
         entries, start = await asyncio.to_thread(interpreter.packed)
-        if await self._engine.image(name) is None:
-            layer = tars.archive(entries)
-            await self._engine.add_layer(found["Id"], layer, name, {KIND: "base", OWNER: ""})
+        async with self._making:
+            if await self._engine.image(name) is None:
+                layer = tars.archive(entries)
+                await self._engine.add_layer(found["Id"], layer, name, {KIND: "base", OWNER: ""})
         env = dict(pair.split("=", 1) for pair in found["Config"].get("Env") or ())
         return Ready(name, tuple(start), {"PATH": programs.SYSTEM, **env})
 
     async def template(self, ready: Ready, workspace: Tree) -> str:
         """The image that holds a workspace; returns its id."""
-        layer = await asyncio.to_thread(tars.archive, tars.of_tree(workspace, TEMPLATE), (TEMPLATE,))
-        name = f"composer/template:{_digest(ready.image, workspace.ref.sha256, self._engine.owner, str(id(self)))}"
-        image = await self._engine.add_layer(ready.image, layer, name, self._engine.labels("template"))
-        self._made.add(image)
-        return image
+        key = _digest(ready.image, workspace.ref.sha256)
+        async with self._making:
+            if key not in self._made:
+                layer = await asyncio.to_thread(tars.archive, tars.of_tree(workspace, TEMPLATE), (TEMPLATE,))
+                name, labels = f"composer/template:{key}-{self._run}", self._engine.labels("template")
+                self._made[key] = await self._engine.add_layer(ready.image, layer, name, labels)
+            return self._made[key]
 
     async def close(self) -> None:
         """Remove the images of workspaces. Safe twice."""
-        made, self._made = self._made, set()
-        await asyncio.gather(*map(self._engine.remove_image, made))
+        made, self._made = self._made, {}
+        await asyncio.gather(*map(self._engine.remove_image, made.values()))
 
     # --- bases ------------------------------------------------------------------------------------------------
 
@@ -92,11 +98,12 @@ class Images:
 
     async def _imported(self, source: _Source) -> str:
         name = f"composer/base:{source.identity}"
-        if await self._engine.image(name) is None:
-            with tempfile.TemporaryFile() as file:
-                await asyncio.to_thread(source.write, file)
-                file.seek(0)
-                await self._engine.import_image(file, name)
+        async with self._making:
+            if await self._engine.image(name) is None:
+                with tempfile.TemporaryFile() as file:
+                    await asyncio.to_thread(source.write, file)
+                    file.seek(0)
+                    await self._engine.import_image(file, name)
         return name
 
 

@@ -19,12 +19,13 @@ from composer_core.errors import PrepareError
 
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"
 """Where programs are looked for here, and commands in a sandbox of a base image made here."""
-USUAL = tuple(
-    "sh bash awk base64 basename cat chmod cmp comm cp cut date dd df diff dirname du echo env expr false find fold grep "
-    "egrep fgrep gzip head hostname id install join ln ls md5sum mkdir mkfifo mktemp mv nl nproc od paste patch printf pwd "
-    "python3 readlink realpath rm rmdir sed seq setsid sha256sum shuf sleep sort split stat sync tail tar tee test timeout "
-    "touch tr true truncate tsort tty uname uniq wc which whoami xargs yes".split()
-)
+USUAL = """
+    sh bash awk base64 basename cat chmod cmp comm cp cut date dd df diff dirname du echo env expr false
+    find fold grep egrep fgrep gzip head hostname id install join ln ls md5sum mkdir mkfifo mktemp mv nl
+    nproc od paste patch printf pwd python3 readlink realpath rm rmdir sed seq setsid sha256sum shuf sleep
+    sort split stat sync tail tar tee test timeout touch tr true truncate tsort tty uname uniq wc which
+    whoami xargs yes
+"""
 """Taken along where they are installed; `sh` and `cat` must be."""
 NEEDED = ("sh", "cat")
 BESIDE = {"git": ("/usr/lib/git-core", "/usr/share/git-core")}
@@ -33,14 +34,24 @@ PACKAGES = {"rg": "ripgrep"}
 LOADER_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
 TOP_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
 """Links at the root on merged systems, by which scripts name their shell."""
-LEFT_OUT = ("site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3")
+LEFT_OUT = (
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "ensurepip",
+    "lib2to3",
+)
 _LIBRARY = re.compile(rb"^\s(?:\S+ => )?(/\S+) \(0x", re.M)
 
 
 def found(names: Iterable[str]) -> dict[str, str]:
     """Program -> its path here. Raises PrepareError for one of `names` that is not installed."""
     asked = {*names, *NEEDED}
-    places = {name: shutil.which(name, path=SYSTEM) for name in {*asked, *USUAL}}
+    places = {name: shutil.which(name, path=SYSTEM) for name in {*asked, *USUAL.split()}}
     if "python3" in places and not places["python3"]:
         places["python3"] = f"{sys.base_prefix}/bin/python3"
     missing = sorted(name for name in asked if not (places[name] or shutil.which(name)))

@@ -124,7 +124,9 @@ class DockerProvider:
             await sandbox.destroy()
         if missing:
             fix = "name an image that has them in sandbox.image"
-            raise PrepareError(f"the image has no commands {', '.join(missing)}", expected=template.env["PATH"], fix=fix)
+            raise PrepareError(
+                f"the image has no commands {', '.join(missing)}", expected=template.env["PATH"], fix=fix
+            )
 
     def keep(self, capture: Capture) -> SnapshotRef:
         """Raises NoCapacity when snapshots would take more memory than they may."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from composer_core.errors import PathError, SandboxError, SandboxGone, SandboxUnreachable
+from composer_core.errors import PathError, SandboxGone, SandboxUnreachable
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef, TemplateSpec
 from composer_core.trees import File, Patch
 from composer_plugin_docker.agent import wire
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Children = list[Created | Failed]
 Entries = list[Entry]
+Words = list[str]
 GRACE_S = 10.0
 """How much longer than it was told a command may take to be over; an agent that is later than that serves nobody."""
 CALL_S = 60.0
@@ -167,7 +168,7 @@ class DockerSandbox:
             at += size
         return Patch(tuple(writes), tuple(header["deletes"]), tuple(header["skipped"]))
 
-    async def missing(self, names: list[str]) -> list[str]:
+    async def missing(self, names: Words) -> Words:
         """Those of `names` that are no commands here."""
         header, _ = await self._ask("find", names=names, path=self._template.env["PATH"])
         return list(map(str, header["missing"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import IO
 
@@ -48,8 +48,8 @@ def of_tree(tree: Tree, folder: str) -> Entries:
     return {f"{folder}/{file.path}": Whole(file.data, file.executable) for file in tree.files}
 
 
-def write_paths(file: IO[bytes], root: str, paths: Iterable[str], beside: Entries, folders: Iterable[str]) -> None:
-    """An archive of paths of this machine, each by itself and named from `root` on; `beside` and `folders` are added."""
+def write_paths(file: IO[bytes], root: str, paths: Sequence[str], beside: Entries, folders: Iterable[str]) -> None:
+    """An archive of paths of this machine, each by itself and named from `root` on; with `beside` and `folders`."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in paths:
             info = tar.gettarinfo(path, arcname=os.path.relpath(path, root))
@@ -63,7 +63,8 @@ def write_paths(file: IO[bytes], root: str, paths: Iterable[str], beside: Entrie
                     tar.addfile(info, data)
             else:
                 tar.addfile(info)
-        _add(tar, beside, folders)
+        there = {f"/{os.path.relpath(path, root)}" for path in paths}
+        _add(tar, {path: entry for path, entry in beside.items() if path not in there}, {*folders} - there)
 
 
 def _add(tar: tarfile.TarFile, entries: Mapping[str, Whole | Link], folders: Iterable[str]) -> None:

@@ -105,17 +105,19 @@ class Command:
         return header, data
 
     def _end(self, oom: bool) -> dict[str, Any]:
-        code = signal_number = None
+        code: int | None = None
+        signal_number: int | None = None
         status = "lost"
         if len(self.status.kept) == _WORD.size:
             code = os.waitstatus_to_exitcode(_WORD.unpack(self.status.kept)[1])
-            status = "exited" if code >= 0 else "signaled"
+            status = "exited"
         if self.timed_out:
             status, code = "timeout", None
         elif oom and code != 0:
             status, code = "oom", None
         elif code is not None and code < 0:
-            code, signal_number = None, -code
+            status, signal_number = "signaled", -code
+            code = None
         return {"status": status, "exit_code": code, "signal": signal_number}
 
     def close(self) -> None:

@@ -4,8 +4,8 @@ Requests come as frames on standard input, answers leave on standard output in a
 number. When the input ends, so does the agent, and the kernel ends everything in the container with it: a controller
 that is killed leaves no command running.
 
-Its own identity is the container's root with a handful of capabilities (`commands.give_up` says what a command keeps of
-them: nothing), so commands cannot signal, trace or limit it. Files it opens as the commands' user, see `linux.files_as`.
+Its own identity is the container's root with four capabilities, of which a command keeps none (`commands.give_up`), so
+commands cannot signal, trace or limit it. Files it opens as the commands' user, see `linux.files_as`.
 """
 
 from __future__ import annotations

@@ -19,13 +19,18 @@ from composer_plugin_docker.agent import files, linux
 
 DEEPEST = 200
 """Levels of folders that are looked into."""
+ENTER = 0o500
+"""Rights that an owner needs to see what a folder holds."""
 LONG_AGO_NS = 1_000_000_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NOATIME | os.O_CLOEXEC | files.CALM
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 Mark = tuple[int, ...]
 Row = list[Any]
-"""Of a capture: [path, kind, mode, modified_ns, bytes or target]; kinds: d folder, f file, l link, h hard link, p FIFO."""
+"""Of a capture: [path, kind, mode, modified_ns, bytes or target].
+
+Kinds: d folder, f file, l symbolic link, h hard link, p FIFO. Names are in hexadecimal, since they may be no text.
+"""
 
 
 class Workspace:
@@ -42,14 +47,15 @@ class Workspace:
 
     def lay(self, without: frozenset[str] | None = None) -> None:
         """Copy the template's files, but those of `without`; if that is given, folders are made by who calls."""
-        for path, info in _walk(self.template):
-            if info is None or stat.S_ISDIR(info.st_mode):
-                if without is None and info is not None:
+        for found in _walk(self.template):
+            path = found.path
+            if stat.S_ISDIR(found.info.st_mode):
+                if without is None:
                     os.mkdir(path, 0o755, dir_fd=self.fd)
                 continue
-            self.pristine[path] = bool(info.st_mode & 0o100)
+            self.pristine[path] = bool(found.info.st_mode & 0o100)
             if without is None or path not in without:
-                self._copy(path, info)
+                self._copy(path, found.info)
 
     def _copy(self, path: str, info: os.stat_result) -> None:
         source = os.open(path, _FILE & ~os.O_NOATIME, dir_fd=self.template)
@@ -75,31 +81,24 @@ class Workspace:
         parts: list[bytes] = []
         skipped: list[str] = []
         missing = dict(self.pristine)
-        for path, info in _walk(self.fd):
-            if info is None or not (stat.S_ISDIR(info.st_mode) or stat.S_ISREG(info.st_mode)) or not files.is_text(path):
+        for found in _walk(self.fd):
+            path, info = found.path, found.info
+            if found.closed or not (found.is_folder or stat.S_ISREG(info.st_mode)) or not files.is_text(path):
                 skipped.append(files.shown(path))
                 continue
-            if stat.S_ISDIR(info.st_mode):
+            if found.is_folder:
                 continue
             if self.marks.get(path) == _mark(info):
                 del missing[path]
                 continue
             known = missing.pop(path, None)
-            data = self._bytes(path, limit)
+            data = _bytes(found, limit)
             if data is None:
                 skipped.append(path)
             elif known is None or (data, bool(info.st_mode & 0o100)) != (self._before(path), known):
                 rows.append([path, len(data), bool(info.st_mode & 0o100)])
                 parts.append(data)
         return rows, b"".join(parts), sorted(missing), sorted(skipped)
-
-    def _bytes(self, path: str, limit: int) -> bytes | None:
-        try:
-            with open(_open(self.fd, path, _FILE), "rb") as file:
-                data = file.read(limit + 1)
-        except OSError:
-            return None
-        return data if len(data) <= limit else None
 
     def _before(self, path: str) -> bytes:
         with open(os.open(path, _FILE & ~os.O_NOATIME, dir_fd=self.template), "rb") as file:
@@ -108,40 +107,44 @@ class Workspace:
     # --- captures ---------------------------------------------------------------------------------------------
 
     def capture(self) -> tuple[list[Row], list[str], list[bytes]]:
-        """(rows, template's files that are not as they were, bytes); what a running command writes may be half there."""
+        """(rows, template's files not as they were, bytes); what a running command writes may be half there."""
         untouched: set[str] = set()
-        rows, parts = captured(self.fd, lambda path, info: self._untouched(path, info, untouched))
+        rows, parts = captured(self.fd, lambda found: self._untouched(found, untouched))
         return rows, [path for path in self.pristine if path not in untouched], parts
 
-    def _untouched(self, path: str, info: os.stat_result, found: set[str]) -> bool:
-        if self.marks.get(path) != _mark(info):
+    def _untouched(self, found: Found, seen: set[str]) -> bool:
+        if self.marks.get(found.path) != _mark(found.info):
             return False
-        found.add(path)
+        seen.add(found.path)
         return True
 
 
-def captured(root: int, skip: Any = lambda path, info: False) -> tuple[list[Row], list[bytes]]:
-    """Everything below a folder that `skip(path, stat)` does not leave out, parents first."""
+def captured(root: int, skip: Callable[[Found], bool] = lambda found: False) -> tuple[list[Row], list[bytes]]:
+    """Everything below a folder that `skip` does not leave out, parents first."""
     rows: list[Row] = []
     parts: list[bytes] = []
     seen: dict[int, str] = {}
-    for path, info in _walk(root):
-        if info is None:
-            raise files.Refused("backend", f"a folder lies deeper than {DEEPEST} levels or out of reach: {path[:200]!r}")
+    for found in _walk(root):
+        info = found.info
+        if found.closed:
+            where = files.shown(found.path)[:200]
+            raise files.Refused("backend", f"a folder lies deeper than {DEEPEST} levels or out of reach: {where!r}")
         with suppress(FileNotFoundError):  # deleted while we copied
-            if skip(path, info):
+            if skip(found):
                 continue
-            name, kind = os.fsencode(path).hex(), stat.S_IFMT(info.st_mode)
+            name, kind = os.fsencode(found.path).hex(), stat.S_IFMT(info.st_mode)
             mode, modified = stat.S_IMODE(info.st_mode), info.st_mtime_ns
             if kind != stat.S_IFDIR and info.st_nlink > 1 and info.st_ino in seen:
                 rows.append([name, "h", mode, modified, seen[info.st_ino]])
                 continue
             if kind == stat.S_IFREG:
-                with open(_open(root, path, _FILE), "rb") as file:
+                with open(_open(found.folder, found.name, _FILE), "rb") as file:
                     parts.append(file.read())
                 rows.append([name, "f", mode, modified, len(parts[-1])])
             elif kind == stat.S_IFLNK:
-                rows.append([name, "l", mode, modified, os.fsencode(os.readlink(path, dir_fd=root)).hex()])
+                rows.append(
+                    [name, "l", mode, modified, os.fsencode(os.readlink(found.name, dir_fd=found.folder)).hex()]
+                )
             elif kind in (stat.S_IFDIR, stat.S_IFIFO):
                 rows.append([name, "d" if kind == stat.S_IFDIR else "p", mode, modified, 0])
             seen[info.st_ino] = name
@@ -164,10 +167,12 @@ def lay_rows(root: int, rows: list[Row], data: memoryview, then: Callable[[], No
             at += more
         elif kind == "l":
             os.symlink(os.fsdecode(bytes.fromhex(more)), path, dir_fd=root)
+            os.utime(path, ns=(modified, modified), dir_fd=root, follow_symlinks=False)
         elif kind == "h":
             os.link(os.fsdecode(bytes.fromhex(more)), path, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
         else:
             os.mkfifo(path, mode, dir_fd=root)
+            os.utime(path, ns=(modified, modified), dir_fd=root)
     then()
     for path, mode, modified in reversed(folders):
         os.chmod(path, mode, dir_fd=root)
@@ -188,32 +193,51 @@ def _lay_file(root: int, path: str, mode: int, modified: int, data: memoryview) 
 # --- walking a folder that commands may be changing meanwhile -----------------------------------------------------
 
 
-def _walk(root: int) -> Iterator[tuple[str, os.stat_result | None]]:
-    """(path, stat) of everything below, folders first; None for a folder too deep or that cannot be opened.
+class Found:
+    """One entry: where it is, the open folder it is in, and what it was when it was met."""
 
-    Every step is by descriptor and follows no link.
-    """
-    fd = _open(root, ".", _FOLDER)
-    yield from _below(fd, "", DEEPEST)
+    def __init__(self, path: str, name: str, folder: int, info: os.stat_result) -> None:
+        self.path, self.name, self.folder, self.info = path, name, folder, info
+        self.is_folder = stat.S_ISDIR(info.st_mode)
+        self.closed = False
+        """A folder that is not looked into: too deep, or it cannot be opened."""
 
 
-def _below(fd: int, prefix: str, levels: int) -> Iterator[tuple[str, os.stat_result | None]]:
+def _walk(root: int) -> Iterator[Found]:
+    """Everything below, folders before what they hold; every step is by descriptor and follows no link."""
+    yield from _below(_open(root, ".", _FOLDER), "", DEEPEST)
+
+
+def _below(fd: int, prefix: str, levels: int) -> Iterator[Found]:
+    mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    shut = mode & ENTER != ENTER
     try:
+        if shut:
+            os.fchmod(fd, mode | ENTER)
         for name in sorted(os.listdir(fd)):
-            path = prefix + name
             try:
-                info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                found = Found(prefix + name, name, fd, os.stat(name, dir_fd=fd, follow_symlinks=False))
             except OSError:
                 continue  # deleted meanwhile
-            if not stat.S_ISDIR(info.st_mode):
-                yield path, info
-                continue
-            below = _opened(fd, name) if levels else None
-            yield path, info if below is not None else None
+            below = _opened(fd, name) if found.is_folder and levels else None
+            found.closed = found.is_folder and below is None
+            yield found
             if below is not None:
-                yield from _below(below, f"{path}/", levels - 1)
+                yield from _below(below, f"{found.path}/", levels - 1)
     finally:
+        if shut:
+            os.fchmod(fd, mode)
         os.close(fd)
+
+
+def _bytes(found: Found, limit: int) -> bytes | None:
+    """None for a file that is too large or out of reach."""
+    try:
+        with open(_open(found.folder, found.name, _FILE), "rb") as file:
+            data = file.read(limit + 1)
+    except OSError:
+        return None
+    return data if len(data) <= limit else None
 
 
 def _opened(fd: int, name: str) -> int | None:
@@ -223,17 +247,17 @@ def _opened(fd: int, name: str) -> int | None:
         return None
 
 
-def _open(folder: int, path: str, flags: int) -> int:
+def _open(folder: int, name: str, flags: int) -> int:
     """Open what is ours even if a command has taken its owner's rights away; they are given back."""
     try:
-        return linux.open_beneath(folder, path, flags, links=False)
+        return linux.open_beneath(folder, name, flags, links=False)
     except PermissionError:
-        mode = stat.S_IMODE(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode)
-        os.chmod(path, mode | 0o700, dir_fd=folder)
+        mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        os.chmod(name, mode | 0o700, dir_fd=folder)
         try:
-            return linux.open_beneath(folder, path, flags, links=False)
+            return linux.open_beneath(folder, name, flags, links=False)
         finally:
-            os.chmod(path, mode, dir_fd=folder)
+            os.chmod(name, mode, dir_fd=folder)
 
 
 def _mark(info: os.stat_result) -> Mark:
