@@ -137,7 +137,7 @@ class Choices:
             except ConfigError as error:
                 problems += told(error)
         refuse(problems, self.config.name, ConfigError)
-        settings: dict[str, tuple[tuple[str, Any], ...]] = {}
+        settings: dict[str, tuple[tuple[str, Any], ...]] = {"tools": (), "rewards": (), "trackers": ()}
         records: dict[str, tuple[tuple[str, Any], ...]] = {}
         for one in self.chosen():
             if not one.key.startswith("samplers."):
