@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 from attrs import asdict, define, frozen
@@ -85,10 +86,17 @@ class Wanted:
 
 
 def wanted(qemu: str, accel: str, ram_bytes: int, image: Image) -> Wanted:
-    said = subprocess.run([qemu, "--version"], capture_output=True, check=True, text=True).stdout
+    version = _version(qemu, os.stat(qemu).st_mtime_ns)
     with open("/proc/cpuinfo") as file:
         host = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
-    return Wanted(qemu, said.splitlines()[0], accel, ram_bytes, image.key, host)
+    return Wanted(qemu, version, accel, ram_bytes, image.key, host)
+
+
+@cache
+def _version(qemu: str, changed_ns: int) -> str:
+    """Of the program as it is since `changed_ns`."""
+    said = subprocess.run([qemu, "--version"], capture_output=True, check=True, text=True).stdout
+    return said.splitlines()[0]
 
 
 async def base(want: Wanted, image: Image, cache: Path, boot_s: float, say: Say) -> Base:

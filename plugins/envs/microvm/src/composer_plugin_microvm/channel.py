@@ -7,6 +7,7 @@ ends the conversation: `broken` says why, and every request, pending and later, 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 from typing import Any
 
@@ -44,21 +45,21 @@ class Reply:
 class Channel(asyncio.Protocol):
     """Numbers requests, matches replies."""
 
-    def __init__(self) -> None:
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket = ours
         self.broken = ""
         self.nonsense = False
         """Whether it ended because of what the guest said."""
         self._transport: asyncio.Transport | None = None
         self._decoder = wire.Decoder()
         self._pending: dict[int, Reply] = {}
-        self._number = 0
+        self._number = secrets.randbelow(1 << 48)
+        self._kept: list[bytes] | None = None
         self._stale: set[int] = set()
 
-    @classmethod
-    async def open(cls, ours: socket.socket) -> Channel:
-        self = cls()
-        await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
-        return self
+    async def open(self) -> None:
+        """Once, before anything is asked."""
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=self._socket)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -97,6 +98,8 @@ class Channel(asyncio.Protocol):
         self.broken = self.broken or why
         if self._transport is not None:
             self._transport.abort()
+        else:
+            self._socket.close()
         pending, self._pending = self._pending, {}
         for reply in pending.values():
             if not reply.future.done():
@@ -111,8 +114,29 @@ class Channel(asyncio.Protocol):
             reply.future.set_exception(Broken(self.broken or "not open"))
             return self._number, reply
         self._pending[self._number] = reply
-        self._transport.write(wire.encode({"n": self._number, "op": op, **fields}, data))
+        frames = wire.encode({"n": self._number, "op": op, **fields}, data)
+        if self._kept is None:
+            self._transport.write(frames)
+        else:
+            self._kept.append(frames)
         return self._number, reply
+
+    async def hold(self) -> None:
+        """Nothing is on its way in either direction when this returns, until `release`. Raises Broken.
+
+        A clone made meanwhile finds no half of a request that was meant for its parent, and no number in use there.
+        """
+        number, reply = self.start("hold")
+        self._kept = []
+        await self.wait(number, reply)
+
+    async def release(self) -> None:
+        """The guest speaks again, and is told what was to be said meanwhile."""
+        kept, self._kept = self._kept or [], None
+        number, reply = self.start("go")
+        if self._transport is not None and not self.broken:
+            self._transport.write(b"".join(kept))
+        await self.wait(number, reply)
 
     async def ask(
         self, op: str, data: bytes = b"", limit: int = SMALL_BYTES, **fields: Any

@@ -119,10 +119,18 @@ def _make(config: QemuConfig, folder: Path, say: Say) -> None:
         made.mkdir(mode=0o755)
         _unpack_kernel(config, Path(place), made, say)
         _pack(config, _root(config, Path(place), say), made / "root.squashfs", say)
-        shutil.copyfile(shutil.which("busybox") or "", made / "busybox")
+        (made / "busybox").write_bytes(_busybox())
         os.sync()
         os.rename(made, folder)
     say(f"image made in {time.monotonic() - started:.0f} s: {folder}")
+
+
+def _busybox() -> bytes:
+    """The program of the first stage, where there is no library yet."""
+    data = Path(shutil.which("busybox") or "").read_bytes()
+    if b"/ld-linux" in data:
+        raise ConfigError("busybox needs libraries here", expected="a static one", fix="apt install busybox-static")
+    return data
 
 
 def _root(config: QemuConfig, place: Path, say: Say) -> Path:

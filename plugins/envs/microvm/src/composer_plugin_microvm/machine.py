@@ -39,7 +39,7 @@ ROOT_SET, STATE_SET = 1, 2
 DENIED = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 KERNEL_LINE = (
     "console=ttyS0 quiet loglevel=4 reboot=t panic=-1 mitigations=off audit=0 init_on_alloc=0 cryptomgr.notests "
-    "tsc=reliable edd=off 8250.nr_uarts=1 random.trust_bootloader=off"
+    "rcupdate.rcu_expedited=1 tsc=reliable edd=off 8250.nr_uarts=1 random.trust_bootloader=off"
 )
 GUEST_ENDS = ("guest-reset", "guest-shutdown", "guest-panic")
 
@@ -115,15 +115,16 @@ class Machine:
             agent_theirs.close()
             qmp_theirs.close()
         self.qmp = Qmp(qmp)
-        self.channel = await Channel.open(agent)
+        self.channel = Channel(agent)
         try:
+            await self.channel.open()
             await asyncio.wait_for(self.qmp.ready, ADOPT_S)
             await self.qmp.ask("qmp_capabilities")
         except BaseException as error:
-            words_of = await self.last_words()
+            said = await self.last_words() if isinstance(error, Exception) else ""
             await self.close()
             if isinstance(error, BackendError | TimeoutError):
-                raise BackendError("QEMU did not start a machine", found=words_of or str(error)) from error
+                raise BackendError("QEMU did not start a machine", found=said or str(error)) from error
             raise
         return self
 
@@ -194,23 +195,28 @@ class Machine:
     async def capture(self) -> Capture:
         """Its state now, at a moment when nothing is being said; it goes on when that is taken."""
         async with self.capturing:
-            await asyncio.wait_for(self.channel.ask("hold"), HOLD_S)
-            await self.qmp.ask("stop")
             try:
-                devices = await self._save_devices()
-                try:
-                    delta = await asyncio.to_thread(memory.collect, self.process.pid, self.hardware.ram_bytes)
-                except BaseException:
-                    os.close(devices)
-                    raise
+                return await self._capture()
             finally:
-                await self.qmp.ask("cont")
-                await asyncio.wait_for(self.channel.ask("go"), HOLD_S)
-            return Capture(devices, delta)
+                await asyncio.wait_for(self.channel.release(), HOLD_S)
+
+    async def _capture(self) -> Capture:
+        await asyncio.wait_for(self.channel.hold(), HOLD_S)
+        await self.qmp.ask("stop")
+        try:
+            devices = await self._save_devices()
+            try:
+                delta = await asyncio.to_thread(memory.collect, self.process.pid, self.hardware.ram_bytes)
+            except BaseException:
+                os.close(devices)
+                raise
+        finally:
+            await self.qmp.ask("cont")
+        return Capture(devices, delta)
 
     async def freeze(self) -> int:
         """Stop it for good at a moment when nothing is being said; its devices' state, see `Capture`."""
-        await asyncio.wait_for(self.channel.ask("hold"), HOLD_S)
+        await asyncio.wait_for(self.channel.hold(), HOLD_S)
         await self.qmp.ask("stop")
         return await self._save_devices()
 
@@ -253,14 +259,16 @@ class Machine:
 
     async def close(self) -> None:
         """End it and wait until it is gone."""
-        if not self.ended.done():
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            await asyncio.shield(self.ended)
-        self.channel.end("the machine was closed")
-        self.qmp.close()
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe:
-                pipe.close()
+        try:
+            if not self.ended.done():
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                await asyncio.shield(self.ended)
+        finally:
+            self.channel.end("the machine was closed")
+            self.qmp.close()
+            for pipe in (self.process.stdout, self.process.stderr):
+                if pipe:
+                    pipe.close()
 
 
 def _kvm_groups() -> list[str]:

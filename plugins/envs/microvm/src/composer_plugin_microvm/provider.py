@@ -75,6 +75,7 @@ class QemuProvider:
         self._bases: dict[int, asyncio.Task[Base]] = {}
         self._live: dict[str, QemuSandbox] = {}
         self._starting = asyncio.Semaphore(self.config.starting)
+        self._making: set[asyncio.Task[Created | Failed]] = set()
         self._begun = 0
         self._closed = False
 
@@ -164,7 +165,17 @@ class QemuProvider:
         return await self._children(found, n)
 
     async def _children(self, source: Source, n: int) -> Children:
-        return list(await asyncio.gather(*(self._child(source) for _ in range(n))))
+        children = [asyncio.ensure_future(self._child(source)) for _ in range(n)]
+        self._making.update(children)
+        for child in children:
+            child.add_done_callback(self._making.discard)
+        try:
+            return list(await asyncio.gather(*children))
+        except BaseException:  # nobody would learn of those that were made
+            for made in await asyncio.gather(*children, return_exceptions=True):
+                if isinstance(made, Created):
+                    await made.backend.destroy()
+            raise
 
     async def _child(self, source: Source) -> Created | Failed:
         if len(self._live) + self._begun >= self.config.machines:
@@ -219,6 +230,7 @@ class QemuProvider:
     async def close(self) -> None:
         """Safe twice. Machines end first; what they are made of goes after."""
         self._closed = True
+        await asyncio.gather(*self._making, return_exceptions=True)  # they see it and give up
         live, self._live = list(self._live.values()), {}
         tasks = [*self._prepared.values(), *self._bases.values()]
         for task in tasks:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from composer_core.errors import (
@@ -35,6 +35,8 @@ Entries = list[Entry]
 ERRORS: dict[str, type[SandboxError]] = {"path": PathError, "quota": QuotaError}
 STATUSES = ("exited", "signaled", "timeout", "oom")
 KINDS = ("file", "folder", "other")
+NONSENSE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ComposerError)
+"""What reading an answer raises that no agent would give."""
 ANSWER_S = 60.0
 """Longest that a machine may take for a request; a command has this beside its own time."""
 TABLE_BYTES = 32 << 20
@@ -119,7 +121,7 @@ class QemuSandbox:
         """What a guest said of itself, if it can be so."""
         try:
             return take()
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError, ComposerError) as error:
+        except NONSENSE as error:
             await self._spoil(f"its agent answers nonsense ({type(error).__name__})")
             raise Spoilt(self.spoilt) from error
 
@@ -166,20 +168,26 @@ class QemuSandbox:
     # --- captured, ended ------------------------------------------------------------------------------------------
 
     async def fork(self, n: int) -> Children:
-        self._start_checked()
-        if self.spoilt:
-            return [Failed(self.spoilt, retryable=False)] * n
-        return await self._maker.fork(self, n)
+        try:
+            return await self._captured(self._maker.fork(self, n))
+        except Spoilt as error:
+            return [Failed(error.message, retryable=False)] * n
 
     async def snapshot(self) -> SnapshotRef:
-        self._start_checked()
-        if self.spoilt:
-            raise SandboxGone(self.spoilt)
-        return await self._maker.keep(self)
+        return await self._captured(self._maker.keep(self))
 
-    def _start_checked(self) -> None:
-        if self._destroyed:
-            raise SandboxGone(f"sandbox {self.id} was destroyed")
+    async def _captured(self, call: Coroutine[Any, Any, T]) -> T:
+        """What came of capturing this machine, or the error that its end stands for."""
+        if self._destroyed or self.spoilt:
+            call.close()
+            raise Spoilt(self.spoilt) if self.spoilt else SandboxGone(f"sandbox {self.id} was destroyed")
+        try:
+            return await call
+        except Broken as error:
+            raise await self._ended(str(error)) from error
+        except TimeoutError as error:
+            await self._spoil("its agent did not fall silent")
+            raise Spoilt(self.spoilt) from error
 
     async def destroy(self) -> None:
         """Safe twice."""

@@ -10,12 +10,14 @@ import ctypes
 import mmap
 import platform
 import time
+from functools import cache
 
 RDTSC = bytes.fromhex("0f3148c1e2204809d0c3")
 """rdtsc; shl rdx, 32; or rax, rdx; ret."""
 SAMPLE_S = 0.03
 
 
+@cache
 def tsc_khz() -> int | None:
     """Thousands of ticks a second; None where this is no x86 or memory may not be executed."""
     if platform.machine() not in ("x86_64", "AMD64"):

@@ -1,0 +1,43 @@
+"""What the tests of machines share: a provider for one act, and shell commands in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateSpec
+from composer_core.trees import Tree
+from composer_plugin_microvm.config import QemuConfig
+from composer_plugin_microvm.provider import QemuProvider
+from composer_plugin_microvm.sandbox import QemuSandbox
+
+TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n"})
+SPEC = TemplateSpec(TREE.ref, file_bytes=1 << 20, disk_bytes=8 << 20, memory_bytes=128 << 20, processes=24)
+Act = Callable[[QemuSandbox, QemuProvider], Awaitable[Any]]
+
+
+def act(action: Act, config: QemuConfig | None = None) -> Any:
+    async def whole() -> Any:
+        provider = QemuProvider(config)
+        try:
+            return await asyncio.wait_for(action(await create(provider), provider), 120)
+        finally:
+            await provider.close()
+
+    return asyncio.run(whole())
+
+
+async def create(provider: QemuProvider) -> QemuSandbox:
+    (child,) = await provider.create(await provider.prepare(SPEC, TREE))
+    assert isinstance(child, Created), child
+    return child.backend
+
+
+async def sh(sandbox: Any, script: str, timeout_s: float = 30.0) -> ExecResult:
+    return await sandbox.exec(ExecRequest(("sh", "-c", script), timeout_s=timeout_s))
+
+
+async def output(sandbox: Any, script: str) -> str:
+    result = await sh(sandbox, script)
+    return (result.stdout + result.stderr).decode()

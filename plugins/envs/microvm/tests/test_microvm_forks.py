@@ -1,0 +1,169 @@
+"""Clones, forks and captures: what they share, what they must not, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from machines import SPEC, TREE, act, create, output, sh
+
+from composer_core.errors import BackendError, SandboxGone
+from composer_core.protocols import Created, Failed
+from composer_plugin_microvm import machine
+from composer_plugin_microvm.channel import Channel
+from composer_plugin_microvm.config import QemuConfig
+from composer_plugin_microvm.provider import QemuProvider
+
+
+def test_clones_differ_in_randomness_and_identity_and_agree_with_the_host_on_the_time() -> None:
+    script = (
+        "head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n'; echo; cat /etc/machine-id; date +%s.%N; "
+        "python3 -c 'import uuid; print(uuid.uuid4())'"
+    )
+
+    async def action(sandbox, provider):
+        await asyncio.sleep(2)  # a template older than the clock may be wrong
+        children = await provider.create(await provider.prepare(SPEC, TREE), 2)
+        forks = await sandbox.fork(2)
+        before = time.time()
+        texts = await asyncio.gather(*(output(child.backend, script) for child in (*children, *forks)))
+        return before, [text.split() for text in texts], time.time()
+
+    before, rows, after = act(action)
+    for kind in (0, 1, 3):
+        assert len({row[kind] for row in rows}) == 4, rows
+    assert all(before - 0.5 <= float(row[2]) <= after + 0.5 for row in rows)
+
+
+def test_a_clone_that_does_not_acknowledge_who_it_is_is_refused_and_leaves_nothing(monkeypatch) -> None:
+    ask = Channel.ask
+
+    async def impostor(self, op, data=b"", limit=1 << 16, **fields):
+        header, reply = await ask(self, op, data, limit, **fields)
+        return ({**header, "generation": "another"} if op == "adopt" else header), reply
+
+    async def action(sandbox, provider):
+        template = await provider.prepare(SPEC, TREE)
+        before = children()
+        monkeypatch.setattr(Channel, "ask", impostor)
+        (child,) = await provider.create(template)
+        monkeypatch.setattr(Channel, "ask", ask)
+        assert isinstance(child, Failed) and "did not acknowledge" in child.error
+        assert children() == before
+        monkeypatch.setattr(machine, "ADOPT_S", 0.0001)
+        (child,) = await sandbox.fork(1)
+        assert isinstance(child, Failed)
+        assert children() == before
+
+    act(action)
+
+
+def children() -> set[str]:
+    return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+
+
+def test_a_fork_goes_on_from_the_files_and_not_from_the_commands_of_its_parent() -> None:
+    async def action(sandbox, provider):
+        await sh(sandbox, "echo before > a.txt; echo tmp > /tmp/kept; ln -s a.txt link; chmod 600 pkg/b.txt")
+        running = asyncio.ensure_future(sh(sandbox, "echo started; sleep 2; echo late > late; echo ended"))
+        await asyncio.sleep(0.7)
+        (child,) = await sandbox.fork(1)
+        assert await output(child.backend, "cat link /tmp/kept; stat -c %a pkg/b.txt") == "before\ntmp\n600\n"
+        result = await running
+        assert (result.exit_code, result.stdout) == (0, b"started\nended\n")
+        await asyncio.sleep(2)
+        assert "late" not in await output(child.backend, "ls")
+        assert (await child.backend.changes(1000)).touched() == ["a.txt"]
+
+    act(action)
+
+
+def test_a_parent_answers_while_it_is_forked_and_siblings_live_on_without_it() -> None:
+    async def action(sandbox, provider):
+        forking = asyncio.ensure_future(sandbox.fork(3))
+        answers = await asyncio.gather(*(sandbox.read("a.txt", 10) for _ in range(20)))
+        forked = await forking
+        await sandbox.destroy()
+        texts = [await child.backend.read("a.txt", 10) for child in forked]
+        assert set(answers) == set(texts) == {b"one\n"} and len(texts) == 3
+
+    act(action)
+
+
+def test_what_clones_are_made_of_cannot_be_written_by_anybody() -> None:
+    async def action(sandbox, provider):
+        ram = sandbox.base.ram
+        with pytest.raises(PermissionError):
+            os.pwrite(ram, b"x", 0)
+        with pytest.raises(PermissionError):
+            os.truncate(ram, 0)
+        writable = os.open(f"/proc/{sandbox.machine.process.pid}/root/proc/self/fd/{ram}", os.O_RDWR)
+        try:
+            with pytest.raises(PermissionError):
+                os.pwrite(writable, b"x", 0)
+        finally:
+            os.close(writable)
+
+    act(action)
+
+
+def test_machines_beyond_their_number_are_no_capacity_and_destroying_makes_room() -> None:
+    async def action(sandbox, provider):
+        first, second = await sandbox.fork(2)
+        assert isinstance(first, Created) and isinstance(second, Failed) and second.retryable
+        await first.backend.destroy()
+        (third,) = await sandbox.fork(1)
+        assert isinstance(third, Created)
+
+    act(action, QemuConfig(machines=2))
+
+
+def test_snapshots_beyond_their_memory_are_refused() -> None:
+    async def action(sandbox, provider):
+        with pytest.raises(BackendError, match="store_bytes"):
+            for _ in range(20):
+                await sandbox.snapshot()
+
+    act(action, QemuConfig(store_bytes=24 << 20))
+
+
+def test_closing_while_machines_start_leaves_none() -> None:
+    async def whole() -> None:
+        provider = QemuProvider()
+        template = await provider.prepare(SPEC, TREE)
+        before = children()
+        starting = asyncio.ensure_future(provider.create(template, 4))
+        await asyncio.sleep(0.06)
+        await provider.close()
+        assert all(isinstance(child, Failed) for child in await starting)
+        assert children() == before
+
+    asyncio.run(whole())
+
+
+def test_a_cancelled_creation_leaves_no_machine() -> None:
+    async def action(sandbox, provider):
+        template = await provider.prepare(SPEC, TREE)
+        before = children()
+        for after_s in (0.0, 0.02, 0.05, 0.09):
+            creating = asyncio.ensure_future(provider.create(template, 2))
+            await asyncio.sleep(after_s)
+            creating.cancel()
+            await asyncio.wait([creating])
+            assert not children() - before
+        await create(provider)
+
+    act(action)
+
+
+def test_a_destroyed_sandbox_is_no_source() -> None:
+    async def action(sandbox, provider):
+        await sandbox.destroy()
+        for call in (sandbox.fork(1), sandbox.snapshot()):
+            with pytest.raises(SandboxGone):
+                await call
+
+    act(action)
