@@ -5,11 +5,18 @@ set -euo pipefail
 
 venv=$1
 shift
-declare -A package=([bwrap]=bubblewrap [rg]=ripgrep [chromium]=chromium)
+PATH=$PATH:/usr/sbin # where dockerd is
+declare -A package=([bwrap]=bubblewrap [dockerd]=docker.io [rg]=ripgrep [chromium]=chromium
+    [qemu-system-x86_64]=qemu-system-x86 [debootstrap]=debootstrap [mksquashfs]=squashfs-tools [busybox]=busybox-static)
 declare -A loss=(
     [bwrap]="sandboxes in namespaces: runs that use local/namespaces refuse to start"
+    [dockerd]="tests of sandboxes in containers, which start an engine of their own and fail without it"
     [rg]="the grep tool, and tests of it"
     [chromium]="tests that open the report in a browser"
+    [qemu-system-x86_64]="sandboxes in virtual machines, and their tests, which fail without it"
+    [debootstrap]="making the image of virtual machines"
+    [mksquashfs]="making the image of virtual machines"
+    [busybox]="making the image of virtual machines"
 )
 
 missing=()

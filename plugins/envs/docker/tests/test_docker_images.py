@@ -49,8 +49,7 @@ def test_an_image_is_used_by_its_reference_with_its_own_environment() -> None:
         provider = DockerProvider()
         try:
             await create(provider, BARE)
-            api, images = provider.engine.api, await provider.engine.call(provider.engine.api.images)
-            base = next(tag for image in images for tag in image["RepoTags"] or () if tag.startswith("composer/base"))
+            api, base = provider.engine.api, await provider._open.images._base(())
             made = await provider.engine.call(api.create_container, base, ["-"], environment=[environment])
             name, _, tag = reference.partition(":")
             await provider.engine.call(api.commit, made["Id"], name, tag)

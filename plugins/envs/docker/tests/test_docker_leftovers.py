@@ -132,3 +132,18 @@ def test_a_start_that_fails_leaves_no_container() -> None:
             await provider.close()
 
     asyncio.run(main())
+
+
+def test_a_start_that_is_cancelled_at_any_moment_leaves_no_container() -> None:
+    async def action(sandbox, provider):
+        before = things()
+        for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2, 0.3):
+            starting = asyncio.ensure_future(create(provider))
+            await asyncio.sleep(delay_s)
+            starting.cancel()
+            found = (await asyncio.gather(starting, return_exceptions=True))[0]
+            if not isinstance(found, BaseException):
+                await found.destroy()
+            assert things() == before, delay_s
+
+    act(action)

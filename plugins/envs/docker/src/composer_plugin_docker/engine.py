@@ -7,6 +7,7 @@ content and kept, since every run of this machine can use them.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -59,10 +60,14 @@ class Engine:
             raise ConfigError("no container engine answers", where=where, found=str(error), fix=FIX) from error
 
     async def call(self, function: Callable[..., T], *words: Any, **options: Any) -> T:
-        """Run one of the SDK's methods in a thread; cancelling the caller leaves it running to its end."""
+        """Run one of the SDK's methods in a thread; cancelling it waits, so what it makes can be removed."""
         work = asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*words, **options))
         try:
-            return await work
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            work.exception()  # is of no more interest
+            raise
         except NotFound as error:
             raise Missing(str(error.explanation or error)) from error
         except APIError as error:
@@ -90,16 +95,15 @@ class Engine:
 
     async def add_layer(self, image: str, archive: bytes, name: str, labels: Mapping[str, str]) -> str:
         """An image that is `image` with an archive unpacked over it; returns its id."""
-        made = await self.call(
-            self.api.create_container, image, command=["-"], labels=self.labels("layer"), use_config_proxy=False
-        )
+        layer, labeled = f"composer-layer-{secrets.token_hex(8)}", self.labels("layer")
         try:
-            await self.call(self.api.put_archive, made["Id"], "/", archive)
+            await self.call(self.api.create_container, image, command=["-"], name=layer, labels=labeled)
+            await self.call(self.api.put_archive, layer, "/", archive)
             changes = [f'LABEL {key}="{value}"' for key, value in labels.items()]
             repository, _, tag = name.partition(":")
-            committed = await self.call(self.api.commit, made["Id"], repository, tag, pause=False, changes=changes)
+            committed = await self.call(self.api.commit, layer, repository, tag, pause=False, changes=changes)
         finally:
-            await self.remove_container(made["Id"])
+            await self.remove_container(layer)
         return str(committed["Id"])
 
     async def remove_image(self, image: str) -> None:

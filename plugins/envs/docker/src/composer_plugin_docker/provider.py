@@ -189,7 +189,7 @@ class DockerProvider:
         opened, self._open = self._open, None
         if opened is not None:
             errors += await _all(opened.images.close())
-            opened.engine.close()
+            await asyncio.to_thread(opened.engine.close)
         if errors:
             raise errors[0]
 

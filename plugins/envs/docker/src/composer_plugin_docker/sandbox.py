@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from composer_core.errors import PathError, SandboxGone, SandboxUnreachable
+from composer_core.errors import PathError, SandboxError, SandboxGone, SandboxUnreachable
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef, TemplateSpec
 from composer_core.trees import File, Patch
 from composer_plugin_docker.agent import wire
@@ -41,6 +41,8 @@ FILES_OPEN = 4096
 CAPABILITIES = ("KILL", "SETGID", "SETPCAP", "SETUID")
 """Of the agent alone: to end its commands, to take every right from them, and to become their user."""
 KILLED = 137
+NOTICES, NOTICE_S = 40, 0.05
+"""How often, and how far apart, the engine is asked whether it has noticed that a container ended."""
 
 
 @frozen
@@ -116,9 +118,10 @@ class DockerSandbox:
     async def _start(self, capture: Capture | None) -> None:
         engine, template = self._engine, self._template
         host = engine.api.create_host_config(**options(engine, template, self._provider.cpus))
+        self._container = f"composer-{self.id}"  # its name, until it has an id
         made = await engine.call(
             engine.api.create_container, template.image, entrypoint=list(template.start), command=[],
-            name=f"composer-{self.id}", hostname="sandbox", user="0:0", working_dir="/", stdin_open=True,
+            name=self._container, hostname="sandbox", user="0:0", working_dir="/", stdin_open=True,
             use_config_proxy=False,
             labels=engine.labels("sandbox"), host_config=host,
         )  # fmt: skip
@@ -196,12 +199,19 @@ class DockerSandbox:
         try:
             return await asyncio.wait_for(self._channel.ask(op, data, **fields), patience_s)
         except TimeoutError:
-            self._broken = "its agent no longer answered in time"
-            await self._engine.remove_container(self._container)
+            await self._abandon("its agent no longer answered in time")
         except Ended:
             await self._judge_once()
         self._alive()
         raise AssertionError("unreachable")
+
+    async def _abandon(self, reason: str) -> None:
+        self._broken = reason
+        try:
+            await self._engine.remove_container(self._container)
+        except SandboxError:  # then it is the engine that does not answer
+            self._broken = ""
+            raise
 
     def _alive(self) -> None:
         if self._gone:
@@ -225,13 +235,23 @@ class DockerSandbox:
             self._broken = f"its agent sent what is no answer ({channel.last_words.decode(errors='replace')})"
             return
         try:
-            state = (await self._engine.call(self._engine.api.inspect_container, self._container))["State"]
+            state = await self._state()
         except Missing as error:
             raise SandboxGone(f"the container of sandbox {self.id} was removed by somebody else") from error
         self._broken = _cause(state, channel.last_words.decode(errors="replace"))
         if not self._broken and not self._gone:
             how = "runs, but its streams have ended" if state["Running"] else f"ended with {state['ExitCode']}"
             raise SandboxUnreachable(f"the container of sandbox {self.id} {how}; it was not its commands' doing")
+
+    async def _state(self) -> Mapping[str, Any]:
+        """What the engine says once it has noticed the end, which streams tell first."""
+        for _ in range(NOTICES):
+            told = await self._engine.call(self._engine.api.inspect_container, self._container)
+            if not told["State"]["Running"]:
+                break
+            await asyncio.sleep(NOTICE_S)
+        state: Mapping[str, Any] = told["State"]
+        return state
 
     async def destroy(self) -> None:
         await self._provider.forget(self)
