@@ -1,4 +1,5 @@
-"""Latencies of `local/namespaces`, beside bare bubblewrap and SWE-ReX 1.4.0's local runtime: medians in milliseconds.
+"""Latencies of `local/namespaces`, beside bare bubblewrap and SWE-ReX 1.4.0's local runtime, and of `docker/docker`
+beside `docker run` and `docker exec` (`containers.py`): medians in milliseconds.
 
 What is timed: a fresh sandbox of a prepared template to the end of its first command; a fork of a sandbox with
 changes; `true` in a sandbox, in 1 and in 16 sandboxes at once; reads, writes, and the patch.
@@ -27,6 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from statistics import median
 
+from containers import SLOW, container_acts
 from results import Results, Row, parser
 from workers import Worker, environment
 
@@ -145,7 +147,7 @@ async def blocks(acts: dict[str, Act], repeats: int) -> dict[str, list[list[floa
     found: dict[str, list[list[float]]] = {name: [] for name in acts}
     for name, act in [*acts.items(), *acts.items()]:
         await asyncio.sleep(0.3)
-        for _ in range(max(1, repeats // 10 if name == "rex create" else repeats)):
+        for _ in range(max(1, repeats // 10 if name in ("rex create", *SLOW) else repeats)):
             found[name].append(await act())
     return found
 
@@ -156,6 +158,7 @@ async def measure(repeats: int, peer: bool) -> dict[str, list[list[float]]]:
         acts = our_acts(provider, await stack.enter_async_context(boxes(provider, MANY)))
         (plain,) = await stack.enter_async_context(boxes(ProcessProvider(ProcessConfig(trusted=True)), 1))
         acts["process true"] = lambda: timed(plain.exec(TRUE))
+        acts |= await stack.enter_async_context(container_acts(TREE, timed, peer))
         python = environment("swe-rex", PEER) if peer else None
         if python is not None:
             worker = stack.enter_context(Worker(python, "sandboxes/swerex_side.py"))
@@ -196,6 +199,18 @@ def rows_of(found: dict[str, list[list[float]]]) -> list[Row]:
         row("read a file, p50", "read"),
         row("write a file, p50", "write"),
         row("the patch, p50", "changes"),
+        *container_rows(row),
+    ]
+
+
+def container_rows(row: Callable[..., Row]) -> list[Row]:
+    """Of `docker/docker`, beside what people would use instead on the same engine."""
+    return [
+        row("containers: create to first exec, p50", "docker first", "docker run", "docker run", "ratio >= 0.91"),
+        row("containers: fork to first exec, p50", "docker fork", "docker first", "create to first exec", "ratio >= 1"),
+        row("containers: exec of true, p50", "docker true", "docker exec", "docker exec", "ratio >= 2"),
+        row("containers: exec of true, p50", "docker true", "docker api", "the engine's exec API"),
+        row("containers: the patch, p50", "docker changes"),
     ]
 
 
@@ -214,7 +229,9 @@ def main() -> int:
     arguments.add_argument("--repeats", type=int, default=100, help="of each act, in each of two blocks")
     options = arguments.parse_args()
     found = asyncio.run(measure(2 if options.quick else options.repeats, not options.no_peer))
-    result = Results("sandboxes", "Sandboxes in Linux namespaces", rows_of(found), [parts_of_exec(found)])
+    result = Results(
+        "sandboxes", "Sandboxes in Linux namespaces and containers", rows_of(found), [parts_of_exec(found)]
+    )
     return result.finish(options)
 
 
