@@ -1,42 +1,49 @@
 """Whether commands of a sandbox reach the host: two of the probes of `sandbox_claims`.
 
-What a probe tries to reach is its own: a file, a process and a listening socket that it made on this machine. The
-script takes `sh`, coreutils, and bash or python3 to try the network.
+What a probe tries to reach is its own: a file, a process and listening sockets that it made on this machine, one on
+each address that is tried and on no other. The script takes `sh`, coreutils, and bash or python3 to try the network.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from composer_core.protocols import SandboxProvider
 from composer_core.sandbox import Sandbox
 
 SECRET = "a secret of the host"
+PLACES = ("/var/tmp", "~")
+"""Folders of the host, beside that for temporary files, below which a secret is laid."""
 BREAK_OUT = """
 command -v bash || command -v python3 || exit
-for at in {folders}; do cat $at/secret /proc/1/root$at/secret; echo mine > $at/secret; rm -f $at/secret; done
+for at in {folders}; do
+  cat "$at/secret" "/proc/1/root$at/secret"
+  echo mine > "$at/secret"
+  rm -f "$at/secret"
+done
 cat /proc/[0-9]*/cmdline
 kill -9 {pid}
-for at in {addresses}; do
-  bash -c "exec 3<>/dev/tcp/$at/{port}"
-  python3 -c "import socket; socket.create_connection(('$at', {port}), 1)"
+for at in {targets}; do
+  bash -c "exec 3<>/dev/tcp/$at"
+  python3 -c "import socket; socket.create_connection('$at'.split('/'), 1)"
 done
 """
 
 
 async def isolates(sandbox: Sandbox, provider: SandboxProvider) -> None:
     sleeps = f"600.{os.getpid()}"
-    async with host_process("sleep", sleeps) as process, host_server() as (port, connections):
+    async with host_process("sleep", sleeps) as process, host_servers() as (targets, connections):
         with ExitStack() as stack:
-            folders = [stack.enter_context(host_folder(place)) for place in (tempfile.gettempdir(), "/var/tmp", "~")]
-            shown = " ".join(folder for folder in folders if folder)
-            script = BREAK_OUT.format(folders=shown, pid=process.pid, addresses=" ".join(addresses()), port=port)
+            folders = [stack.enter_context(host_folder(place)) for place in (tempfile.gettempdir(), *PLACES)]
+            shown = shlex.join(folder for folder in folders if folder)
+            script = BREAK_OUT.format(folders=shown, pid=process.pid, targets=" ".join(targets))
             result = await sandbox.exec(["sh", "-c", script], timeout_s=30)
             assert result.stdout.startswith(b"/"), f"no command to try it with: {result.stderr.decode()!r}"
             secrets = [Path(folder, "secret") for folder in folders if folder]
@@ -81,33 +88,41 @@ async def ended(process: asyncio.subprocess.Process) -> bool:
 
 
 @asynccontextmanager
-async def host_server() -> AsyncIterator[tuple[int, list[None]]]:
-    """A port of this machine, and an entry for each connection made to it."""
+async def host_servers() -> AsyncIterator[tuple[list[str], list[None]]]:
+    """A server on each of `addresses`: "address/port" of each, and an entry for each connection made to one of them."""
     connections: list[None] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(None)
         writer.close()
 
-    async with await asyncio.start_server(connected, "0.0.0.0", 0) as server:
-        yield server.sockets[0].getsockname()[1], connections
+    async with AsyncExitStack() as stack:
+        targets = []
+        for address in addresses():
+            with suppress(OSError):  # this machine has no IPv6
+                server = await stack.enter_async_context(await asyncio.start_server(connected, address, 0))
+                targets.append(f"{address}/{server.sockets[0].getsockname()[1]}")
+        yield targets, connections
 
 
 def addresses() -> list[str]:
-    """Under which a command could find this machine: its own loopback, and where its packets would leave from."""
-    found = ["127.0.0.1"]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # sends nothing; an address that documentation has for itself
-        found.append(probe.getsockname()[0])
-    return found
+    """Under which a command could find this machine: its loopback, and where its packets would leave from, since a
+    sandbox with a network may well have a loopback of its own.
+    """
+    found = ["127.0.0.1", "::1"]
+    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))  # sends nothing; an address that documentation has for itself
+            found.append(probe.getsockname()[0])
+    return list(dict.fromkeys(found))
 
 
 async def networks(sandbox: Sandbox, provider: SandboxProvider) -> None:
-    async with host_server() as (port, connections):
+    async with host_servers() as (targets, connections):
 
         async def reached(allow: Sequence[str]) -> bool:
             await sandbox.set_network(allow)
-            script = BREAK_OUT.format(folders="", pid="none", addresses=" ".join(addresses()), port=port)
+            script = BREAK_OUT.format(folders="", pid="none", targets=" ".join(targets))
             await sandbox.exec(["sh", "-c", script], timeout_s=30)
             await asyncio.sleep(0.2)
             seen = bool(connections)
