@@ -1,7 +1,7 @@
 """What a sandbox is tried on for each capability that its record may declare: `CLAIMS`, used by `SandboxContract`.
 
 A probe does what the capability promises and asserts that it held; where the backend lacks the methods, the framework's
-Sandbox raises `Unsupported`. Commands are words of `sh` and coreutils.
+Sandbox raises `Unsupported`. Commands are words of `sh`, coreutils and `setsid` (util-linux, busybox).
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from composer_core.errors import QuotaError, SandboxGone, Unsupported
-from composer_core.protocols import Changes, Created, SandboxBackend, SandboxProvider, SnapshotRef, TemplateSpec
+from composer_core.protocols import (
+    Changes,
+    Created,
+    ExecResult,
+    SandboxBackend,
+    SandboxProvider,
+    SnapshotRef,
+    TemplateSpec,
+)
 from composer_core.sandbox import Sandbox
 from composer_core.trees import Patch, Tree
 from composer_testing.sandbox_walls import isolates, networks
@@ -71,7 +79,7 @@ async def changes(sandbox: Sandbox, provider: SandboxProvider) -> None:
 async def forks(sandbox: Sandbox, provider: SandboxProvider) -> None:
     await sandbox.write("a.txt", b"parent")
     await sandbox.exec(["rm", "-f", "pkg/b.txt"])
-    first, second, *_ = children = [child for child in await sandbox.fork(8) if isinstance(child, Sandbox)]
+    first, second, *_ = children = await forked(sandbox, 8)
     ids = {child.id for child in (*children, sandbox)}
     assert len(ids) == 9, f"{len(ids) - 1} new ids of 8 forks"
     starts = [await child.patch() for child in children]
@@ -81,12 +89,18 @@ async def forks(sandbox: Sandbox, provider: SandboxProvider) -> None:
     assert found == (b"parent", b"parent"), f"what one fork wrote is seen by a sibling or the parent: {found}"
     for depth in range(20):
         await first.write(f"at-{depth}", b"x")
-        (child,) = await first.fork(1)
-        assert isinstance(child, Sandbox), child
+        (child,) = await forked(first, 1)
         await first.destroy()
         first = child
     kept = {file.path for file in (await first.patch()).writes}
     assert kept == {"a.txt", *(f"at-{depth}" for depth in range(20))}, f"a fork of forks kept {sorted(kept)}"
+
+
+async def forked(sandbox: Sandbox, n: int) -> list[Sandbox]:
+    found = await sandbox.fork(n)
+    made = [child for child in found if isinstance(child, Sandbox)]
+    assert len(found) == len(made) == n, f"fork({n}) gave {len(made)} sandboxes of {found}"
+    return made
 
 
 async def file_snapshots(sandbox: Sandbox, provider: SandboxProvider) -> None:
@@ -101,9 +115,9 @@ async def file_snapshots(sandbox: Sandbox, provider: SandboxProvider) -> None:
 
 
 async def restored(provider: SandboxProvider, ref: SnapshotRef) -> SandboxBackend:
-    (child,) = await provider.create(ref)
-    assert isinstance(child, Created), child
-    return child.backend
+    made = await provider.create(ref)
+    assert len(made) == 1 and isinstance(made[0], Created), f"create(snapshot) gave {made}, not one sandbox"
+    return made[0].backend
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
@@ -163,30 +177,52 @@ async def leases(sandbox: Sandbox, provider: SandboxProvider) -> None:
 
 
 # --- limits -------------------------------------------------------------------------------------------------------
+# Each takes a little first, which every sandbox must give: a command that cannot run says nothing about a limit.
 
 
 async def memory(sandbox: Sandbox, provider: SandboxProvider) -> None:
-    hog = await sandbox.exec(["sh", "-c", "head -c 400000000 /dev/zero | tail -c 390000000 | wc -c"])
-    assert hog.status == "oom" or b"390000000" not in hog.stdout, f"a command held 390 MB, over {SPEC.memory_bytes}"
+    async def hold(size: int) -> ExecResult:
+        return await sandbox.exec(["sh", "-c", f"head -c {size} /dev/zero | tail -c {size} | wc -c"], timeout_s=25)
+
+    small, large = 16_000_000, 390_000_000
+    result = await hold(small)
+    assert result.stdout.strip() == b"%d" % small, f"no command to try it with, not even 16 MB could be held: {result}"
+    result = await hold(large)
+    assert result.stdout.strip() != b"%d" % large, f"a command held 390 MB, over {SPEC.memory_bytes}"
+    assert result.status != "timeout", f"a command that would hold 390 MB was not stopped in time: {result}"
     await lives(sandbox)
 
 
 async def processes(sandbox: Sandbox, provider: SandboxProvider) -> None:
-    bomb = "for i in $(seq 200); do sleep 30 & done; wait"
-    result = await sandbox.exec(["sh", "-c", bomb], timeout_s=3)
-    refused = result.status != "timeout" or b"fork" in result.stderr.lower()
-    assert refused, f"a command started 200 processes, over {SPEC.processes}"
+    async def start(count: int) -> ExecResult:
+        script = f"for i in $(seq {count}); do sleep 30 & done; echo all"
+        return await sandbox.exec(["sh", "-c", script], timeout_s=10)
+
+    result = await start(8)
+    assert result.stdout == b"all\n", f"no command to try it with, not even 8 processes could be started: {result}"
+    result = await start(200)
+    assert b"all" not in result.stdout, f"a command started 200 processes, over {SPEC.processes}"
+    told = result.status != "timeout" or b"fork" in result.stderr.lower()  # bash tries for long to fork again
+    assert told, f"a command that would start 200 processes was not stopped in time: {result}"
     await lives(sandbox)
 
 
 async def file_size(sandbox: Sandbox, provider: SandboxProvider) -> None:
-    result = await sandbox.exec(["sh", "-c", "head -c 3000000 /dev/zero > big; wc -c < big"])
-    assert int(result.stdout) <= SPEC.file_bytes, f"a command wrote a file of {int(result.stdout)} bytes"
+    async def grow(size: int) -> int:
+        result = await sandbox.exec(["sh", "-c", f"head -c {size} /dev/zero > big; wc -c < big"])
+        assert result.stdout.strip().isdigit(), f"no command to try it with: {result}"
+        return int(result.stdout)
+
+    found = await grow(1000)
+    assert found == 1000, f"of a file of 1000 bytes a command wrote {found}"
+    found = await grow(3_000_000)
+    assert found <= SPEC.file_bytes, f"a command wrote a file of {found} bytes"
 
 
 async def disk(sandbox: Sandbox, provider: SandboxProvider) -> None:
-    script = "i=0; while head -c 900000 /dev/zero > f$i; do i=$((i+1)); test $i -lt 40 || exit 9; done; exit 3"
-    result = await sandbox.exec(["sh", "-c", script], timeout_s=30)
+    fill = "i=0; while head -c 900000 /dev/zero > f$i; do i=$((i+1)); test $i -lt 40 || exit 9; done"
+    result = await sandbox.exec(["sh", "-c", f"{fill}; test $i -gt 0 && exit 3"], timeout_s=30)
+    assert result.exit_code in (3, 9), f"no command to try it with, not even 900 kB could be written: {result}"
     assert result.exit_code == 3, f"a command wrote 36 MB, over {SPEC.disk_bytes}: {result}"
     with pytest.raises(QuotaError):
         await sandbox.write("more", b"x" * 900_000)
