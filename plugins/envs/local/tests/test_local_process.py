@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from composer_core.errors import BackendError
-from composer_core.protocols import TemplateSpec
+from composer_core.errors import BackendError, SandboxGone
+from composer_core.protocols import ExecRequest, TemplateSpec
 from composer_core.trees import Tree
 from composer_plugin_local.process import ProcessProvider
 
@@ -48,5 +48,25 @@ def test_a_sandbox_that_cannot_be_removed_is_said_and_the_others_are_ended(tmp_p
         assert first.gone and second.gone
         await first.destroy()
         await second.destroy()
+
+    asyncio.run(main())
+
+
+def test_a_sandbox_that_cannot_be_ended_is_said_and_keeps_neither_the_others_nor_the_folder(monkeypatch):
+    async def fail():
+        raise RuntimeError("cannot be killed")
+
+    async def main():
+        provider, template = await prepared()
+        first, second = (made.backend for made in await provider.create(template, 2))
+        running = asyncio.ensure_future(second.exec(ExecRequest(("sleep", "60"), timeout_s=60)))
+        await asyncio.sleep(0.2)
+        monkeypatch.setattr(first._processes, "kill", fail)
+        with pytest.raises(RuntimeError, match="cannot be killed"):
+            await provider.close()
+        with pytest.raises(SandboxGone):
+            await asyncio.wait_for(running, 5)
+        assert first.gone and second.gone and not first._home.parent.exists()
+        await provider.close()
 
     asyncio.run(main())

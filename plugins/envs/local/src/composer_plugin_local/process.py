@@ -93,13 +93,17 @@ class ProcessProvider:
         return found
 
     async def close(self) -> None:
-        for sandbox in self._live.values():
-            await sandbox.end()
-        self._live.clear()
+        """One sandbox that cannot be ended keeps no other, nor the folder; the first error is raised at the end."""
+        live, self._live = self._live, {}
         self._templates.clear()
         root, self._root = self._root, None
-        if root is not None:
-            await remove(root)
+        failed = await asyncio.gather(*(sandbox.end() for sandbox in live.values()), return_exceptions=True)
+        try:
+            if root is not None:
+                await remove(root)
+        finally:
+            for error in filter(None, failed):
+                raise error
 
 
 class ProcessSandbox:
@@ -166,8 +170,10 @@ class ProcessSandbox:
         """Kill what runs; the folder stays."""
         if not self.gone:
             self.gone = True
-            await self._processes.kill()
-            os.close(self._fd)
+            try:
+                await self._processes.kill()
+            finally:
+                os.close(self._fd)
 
 
 def _typed(error: files.Refused) -> PathError | QuotaError | NoCapacity:
