@@ -210,3 +210,19 @@ def test_what_is_missing_is_named_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(ENV, "PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="apt install bubblewrap"):
         asyncio.run(probe())
+
+
+def test_closing_says_what_could_not_be_killed_and_removes_all_files_the_same(tmp_path, monkeypatch):
+    async def fail(self: Any) -> None:
+        raise RuntimeError("cannot be killed")
+
+    async def whole() -> None:
+        jails = provider(tmp_path)
+        await jails.create(await jails.prepare(TemplateSpec(TREE.ref), TREE), 2)
+        monkeypatch.setattr(jail.Processes, "kill", fail)
+        with pytest.raises(RuntimeError, match="cannot be killed"):
+            await jails.close()
+        assert not jails.root.exists()
+        await jails.close()
+
+    asyncio.run(whole())

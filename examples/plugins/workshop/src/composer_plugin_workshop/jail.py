@@ -129,8 +129,12 @@ class JailProvider:
         return self.live[sandbox_id]
 
     async def close(self) -> None:
-        await asyncio.gather(*(sandbox.destroy() for sandbox in list(self.live.values())), return_exceptions=True)
-        await remove(self.root)  # an error if anything of them is left
+        """Safe twice; one sandbox that cannot be destroyed keeps no other, and the first error is raised at the end."""
+        destroyed = (sandbox.destroy() for sandbox in list(self.live.values()))
+        failed = await asyncio.gather(*destroyed, return_exceptions=True)
+        failed += await asyncio.gather(remove(self.root), return_exceptions=True)  # fails if anything is left
+        for error in filter(None, failed):
+            raise error
 
 
 class Jail:
