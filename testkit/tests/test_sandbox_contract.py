@@ -7,6 +7,7 @@ than the capability's sentence says.
 import asyncio
 import importlib
 import os
+import socket
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ from composer_core import BuildContext, SandboxSpec
 from composer_core.capabilities import CAPABILITIES
 from composer_core.protocols import ExecResult, SandboxProvider
 from composer_core.trees import Patch
-from composer_testing import sandbox_claims
+from composer_testing import sandbox_claims, sandbox_walls
 from composer_testing.contracts.sandboxes import SandboxContract
 from composer_testing.fakes.sandbox import MemoryProvider, MemorySandbox
 from composer_testing.new import SCAFFOLD
@@ -36,9 +37,24 @@ def said(tmp_path, monkeypatch):
     monkeypatch.setattr(sandbox_claims, "WAIT_S", 1.5)
     (tmp_path / "temporary").mkdir()
 
-    def run(make: Callable[[], SandboxProvider], claims: Iterable[str], test: str, *arguments: Any) -> str:
-        spec = SandboxSpec(name="mine", factory=lambda config, build: make(), capabilities=claims, isolation="vm")
-        suite = type("Suite", (SandboxContract,), {"spec": spec})()
+    def run(
+        make: Callable[[], SandboxProvider],
+        claims: Iterable[str],
+        test: str,
+        *arguments: Any,
+        probed: Iterable[str] | None = None,
+        may_lack: Iterable[str] = (),
+    ) -> str:
+        async def probe() -> frozenset[str]:
+            return frozenset(claims if probed is None else probed)
+
+        def build(config: Any, build: BuildContext) -> SandboxProvider:
+            provider = make()
+            provider.probe = probe
+            return provider
+
+        spec = SandboxSpec(name="mine", factory=build, capabilities=claims, isolation="vm")
+        suite = type("Suite", (SandboxContract,), {"spec": spec, "may_lack": may_lack})()
         suite._tmp_path = tmp_path
         try:
             getattr(suite, test)(*arguments)
@@ -72,6 +88,20 @@ class Siamese(MemorySandbox):
 class Stillborn(MemorySandbox):
     async def fork(self, n: int) -> Any:
         return await self.provider.create((await self.provider.prepare(self.spec, self.pristine)), n)
+
+
+class Barren(MemorySandbox):
+    async def fork(self, n: int) -> Any:
+        return []
+
+
+class Unborn(MemorySandbox):
+    """Nothing is created from its snapshots."""
+
+    async def snapshot(self) -> Any:
+        ref = await super().snapshot()
+        self.provider.barren.add(ref.id)
+        return ref
 
 
 class Lasting(MemorySandbox):
@@ -179,6 +209,7 @@ class Provider(MemoryProvider):
         self.running: dict[str, Any] = {}
         self.tasks: set[Any] = set()
         self.late: dict[str, MemorySandbox] = {}
+        self.barren: set[str] = set()
 
     async def sh(self, files: Any, argv: Any, stdin: bytes) -> ExecResult:
         if "sleep" in argv[2]:
@@ -193,6 +224,8 @@ class Provider(MemoryProvider):
         return sandbox
 
     async def create(self, source: Any, n: int = 1) -> Any:
+        if source.id in self.barren:
+            return []
         if source.id in self.late:
             source = self.capture(self.late[source.id])
         children = await super().create(source, n)
@@ -226,6 +259,8 @@ def test_a_claim_that_is_kept_passes_and_one_that_is_not_made_is_missed(said, ba
         (Forgetful, "changes", "a walk finds"),
         (Siamese, "forks", "is seen by a sibling"),
         (Stillborn, "forks", "do not start as their parent is"),
+        (Barren, "forks", "fork(8) gave 0 sandboxes of []"),
+        (Unborn, "snapshots.files", "create(snapshot) gave [], not one sandbox"),
         (Lasting, "snapshots.files", "not as it was"),
         (OneSession, "sessions", "another session's `cat a.txt`"),
         (NoSession, "sessions", "after `cd pkg`"),
@@ -241,15 +276,36 @@ def test_a_claim_that_is_kept_passes_and_one_that_is_not_made_is_missed(said, ba
 def test_a_claim_that_is_not_kept_is_caught(said, backend, claim, found):
     name = f"sandbox.{claim}"
     text = said(lambda: Provider(backend), {name}, CLAIM, name)
-    assert text.startswith(f"{name} is declared; expected: {CAPABILITIES[name]}; found: ")
+    assert text.startswith(f"probe() offers {name}; expected: {CAPABILITIES[name]}; found: ")
     assert found in text
 
 
-def test_declared_and_probed_must_be_equal(said):
-    test = "test_what_is_probed_is_what_the_record_declares"
+@pytest.mark.parametrize("provider", [MemoryProvider, lambda: Provider(MemorySandbox)], ids=["no sh", "no such words"])
+@pytest.mark.parametrize("kind", ["memory", "processes", "file_size", "disk"])
+def test_a_command_that_cannot_run_shows_no_limit(said, provider, kind):
+    name = f"sandbox.limits.{kind}"
+    assert "no command to try it with" in said(provider, {name}, CLAIM, name)
+
+
+def test_what_is_probed_must_be_declared(said):
+    test = "test_what_is_probed_is_declared_and_what_is_not_probed_is_named"
     assert said(MemoryProvider, IN_MEMORY, test) == ""
-    for claims in (IN_MEMORY | {"sandbox.leases"}, IN_MEMORY - {"sandbox.forks"}):
-        assert f"the record declares {sorted(claims)}; found: probe() returns" in said(MemoryProvider, claims, test)
+    text = said(MemoryProvider, IN_MEMORY - {"sandbox.forks"}, test, probed=IN_MEMORY)
+    assert "probe() returns ['sandbox.forks']; found: not in the record" in text
+
+
+def test_what_is_declared_and_not_probed_must_be_named_and_is_then_not_tried(said):
+    test, more = "test_what_is_probed_is_declared_and_what_is_not_probed_is_named", IN_MEMORY | {"sandbox.leases"}
+    text = said(MemoryProvider, more, test, probed=IN_MEMORY)
+    assert "the record declares ['sandbox.leases']; found: probe() does not return it" in text
+    assert said(MemoryProvider, more, test, probed=IN_MEMORY, may_lack=["sandbox.leases"]) == ""
+    assert said(MemoryProvider, more, CLAIM, "sandbox.leases", probed=IN_MEMORY) == ""
+    assert said(MemoryProvider, more, CLAIM, "sandbox.leases", probed=more, may_lack=["sandbox.leases"]) != ""
+
+
+def test_a_sandbox_that_cannot_show_whether_processes_are_left_is_told_so(said):
+    test = "test_destroying_leaves_no_file_descriptor_or_process"
+    assert "fix: offer setsid" in said(MemoryProvider, {"sandbox.isolates"}, test)
 
 
 # --- with real processes ------------------------------------------------------------------------------------------
@@ -272,7 +328,7 @@ def provider_of(module: Any, name: str, **methods: Any) -> Callable[[], SandboxP
 def test_a_limit_that_is_not_enforced_is_caught(said, folders, kind):
     name = f"sandbox.limits.{kind}"
     text = said(provider_of(folders, "MyNameProvider"), {name}, CLAIM, name)
-    assert text.startswith(f"{name} is declared; expected: a") and "found: a command" in text
+    assert text.startswith(f"probe() offers {name}; expected: a") and "found: a command" in text
 
 
 def test_a_sandbox_that_isolates_nothing_is_caught_in_every_way(said, folders):
@@ -281,6 +337,35 @@ def test_a_sandbox_that_isolates_nothing_is_caught_in_every_way(said, folders):
     for what in ("read a file", "wrote a file", "saw a process", "killed a process", "connected to"):
         assert what in text
     assert not said(make, set(), CLAIM, name)
+
+
+def test_a_hole_is_found_through_folders_with_a_space_and_nothing_of_the_host_is_touched(
+    said, folders, monkeypatch, tmp_path
+):
+    for name in ("home of mine", "home"):
+        (tmp_path / name).mkdir()
+    kept = tmp_path / "home/secret"  # where the first word of the other folder's name would lead
+    kept.write_text("mine")
+    monkeypatch.setenv("HOME", str(tmp_path / "home of mine"))
+    monkeypatch.setattr(sandbox_walls, "PLACES", ())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "home of mine"))
+    text = said(provider_of(folders, "MyNameProvider"), {"sandbox.isolates"}, CLAIM, "sandbox.isolates")
+    assert "read a file" in text and "wrote a file" in text
+    assert kept.read_text() == "mine"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_hole_is_found_on_each_loopback_and_nothing_listens_on_all_addresses(said, folders, monkeypatch, address):
+    assert not {"0.0.0.0", "::"} & set(sandbox_walls.addresses())
+    monkeypatch.setattr(sandbox_walls, "addresses", lambda: [address])
+    text = said(provider_of(folders, "MyNameProvider"), {"sandbox.isolates"}, CLAIM, "sandbox.isolates")
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as here:
+        try:
+            here.bind((address, 0))
+        except OSError:
+            assert "connected to the host" not in text  # a machine without IPv6
+        else:
+            assert "connected to the host" in text
 
 
 @pytest.mark.parametrize(
@@ -353,3 +438,19 @@ def test_a_provider_that_closes_until_the_first_failure_is_caught(said, folders)
     assert not said(provider_of(folders, "MyNameProvider"), set(), test)
     left = said(provider_of(folders, "MyNameProvider", close=close), set(), test)
     assert "close() left ['my-name-" in left and "when one sandbox could not be destroyed" in left
+
+
+def test_the_templates_provider_says_what_could_not_be_killed_and_removes_the_rest(folders, monkeypatch):
+    async def fail(self: Any) -> None:
+        raise RuntimeError("cannot be killed")
+
+    async def main() -> None:
+        provider = provider_of(folders, "MyNameProvider")()
+        await provider.create(await provider.prepare(sandbox_claims.SPEC, sandbox_claims.TREE), 2)
+        monkeypatch.setattr(folders.Processes, "kill", fail)
+        with pytest.raises(RuntimeError, match="cannot be killed"):
+            await provider.close()
+        assert not provider._root.exists()
+        await provider.close()
+
+    asyncio.run(main())

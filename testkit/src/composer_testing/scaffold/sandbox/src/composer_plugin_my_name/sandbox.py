@@ -75,9 +75,15 @@ class MyNameProvider:
         return self._live[sandbox_id]
 
     async def close(self) -> None:
-        """Safe twice, and after a start that failed; one sandbox that cannot be destroyed keeps no other."""
-        await asyncio.gather(*(sandbox.destroy() for sandbox in list(self._live.values())), return_exceptions=True)
-        await remove(self._root)  # an error if anything of them is left
+        """Safe twice, and after a start that failed. One that cannot be destroyed keeps no other; the first error is
+        raised at the end.
+        """
+        failed = await asyncio.gather(
+            *(sandbox.destroy() for sandbox in list(self._live.values())), return_exceptions=True
+        )
+        failed += await asyncio.gather(remove(self._root), return_exceptions=True)  # fails if anything is left
+        for error in filter(None, failed):
+            raise error
 
 
 class MyNameSandbox:
@@ -85,8 +91,7 @@ class MyNameSandbox:
 
     def __init__(self, home: Path, spec: TemplateSpec, live: "dict[str, MyNameSandbox]") -> None:
         self.id, self.folder = home.name, home / "workspace"
-        self._home, self._spec, self._live = home, spec, live
-        self._processes = Processes()
+        self._home, self._spec, self._live, self._processes = home, spec, live, Processes()
         live[self.id] = self
 
     async def exec(self, request: ExecRequest) -> ExecResult:
