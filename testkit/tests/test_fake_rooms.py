@@ -1,6 +1,7 @@
 """The fake grading rooms do what a run's does: pristine at first, then patched, hidden files last."""
 
 import asyncio
+import tempfile
 
 import pytest
 
@@ -43,6 +44,41 @@ def test_what_a_patch_deletes_is_gone_and_what_is_protected_stays(rooms):
             return [await room.sandbox.read(path) for path in ("folder/b.txt", "hidden/test.txt")]
 
     assert asyncio.run(body()) == [b"two", b"three"]
+
+
+def test_what_cannot_be_laid_down_is_left_out_and_named(rooms):
+    async def body() -> Patch:
+        async with rooms() as room:
+            return await room.apply(Patch((File("a.txt/below", b"x"), File("new/c.txt", b"three"))))
+
+    applied = asyncio.run(body())
+    assert ([file.path for file in applied.writes], applied.skipped) == (["new/c.txt"], ("a.txt/below",))
+
+
+def test_a_reward_runs_commands_of_its_own_in_a_folder():
+    async def body() -> tuple[list[int | None], list[str]]:
+        async with folder_rooms(Tree.of(FILES), GRADING)() as room:
+            await room.sandbox.write("script", b"import sys; sys.exit(open('b.txt').read() != 'two')")
+            commands = (["grep", "o", "a.txt"], ["grep", "x", "a.txt"])
+            codes = [(await room.sandbox.exec(argv)).exit_code for argv in commands]
+            codes.append((await room.sandbox.exec(["python3", "../script"], cwd="folder")).exit_code)
+            return codes, [entry.name for entry in await room.sandbox.list()]
+
+    assert asyncio.run(body()) == ([0, 1, 0], ["a.txt", "folder", "script"])
+
+
+def test_a_folder_and_what_runs_in_it_are_gone_when_the_room_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def body() -> None:
+        async with folder_rooms(Tree.of(FILES), GRADING)() as room:
+            assert list(tmp_path.iterdir())
+            running = asyncio.ensure_future(room.sandbox.exec(["sleep", "60"], timeout_s=60))
+            await asyncio.sleep(0.2)
+        assert (await asyncio.wait_for(running, 5)).status == "signaled"
+        assert not list(tmp_path.iterdir())
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize(

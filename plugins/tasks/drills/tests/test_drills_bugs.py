@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from composer_core.hosting import lay
 from composer_core.trees import File, Patch
 from composer_core.types import Score
 from composer_plugin_drills.build import build, derive
@@ -19,7 +20,7 @@ from composer_plugin_drills.tasks import DrillSet
 from composer_plugin_drills.validate import Outcome, outcomes
 from composer_plugin_drills.workspace import workspace
 from composer_plugin_hidden_tests.reward import hidden_tests
-from composer_testing.fakes.rooms import folder_rooms, lay
+from composer_testing.fakes.rooms import folder_rooms
 
 SAMPLE = list(drills().values())[::150]
 
