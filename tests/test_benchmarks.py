@@ -84,3 +84,15 @@ def test_the_page_shows_what_missed_with_machine_command_and_date(module, option
     document = made.document()
     for told in (document["machine"], document["date"], document["command"], "torch 9", "- chosen: this"):
         assert told in page
+
+
+def test_the_full_step_is_judged_beside_the_peers_best_setting(module):
+    sides = {
+        "composer": 2.0,
+        "composer, rollouts beside the update": 1.0,
+        "trl==1.16.0 8x8": 5.0,
+        "trl==1.16.0 4x16": 6.0,
+    }
+    alone, beside = module("rl_step").rows_of({name: {"step_s": value} for name, value in sides.items()}, 20.0)
+    assert (alone.peer_name, alone.ratio, alone.target, alone.met) == ("trl==1.16.0 8x8", 2.5, "ratio >= 3", False)
+    assert (beside.ratio, beside.target) == (5.0, "")

@@ -14,8 +14,6 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from docs_meanings import MEANINGS
-
 SOURCE = Path(__file__).resolve().parent.parent / "core/src/composer_core"
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -105,16 +103,14 @@ def default(value: ast.expr, lines: list[str]) -> str | None:
 
 
 def function(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str], protocol: str) -> str:
-    """A header with its docstring; a Protocol's method without one is given its meaning from `docs_meanings`.
+    """A header with its docstring.
 
     Raises:
-        ValueError: a Protocol's method has no meaning, or two.
+        ValueError: a Protocol's method has none, so that readers would not learn what it does.
     """
-    text, name = docstring(node, lines), f"{protocol}.{node.name}"
-    if protocol and bool(text) == (name in MEANINGS):
-        fix = "delete it: the docstring says it" if text else "say in a sentence what the method does"
-        raise ValueError(f"tools/docs_meanings.py, {name!r}: {fix}")
-    text = text or (f'{INDENT * 2}"""{MEANINGS[name]}"""' if protocol else "")
+    text = docstring(node, lines)
+    if protocol and not text:
+        raise ValueError(f"{protocol}.{node.name} has no docstring: say in a sentence what it does")
     return f"{header(node, lines)}\n{text}" if text else f"{header(node, lines)} ..."
 
 

@@ -136,7 +136,10 @@ def test_a_library_that_a_hook_module_lacks_is_to_be_installed(tmp_path, monkeyp
     (tmp_path / "lacking_hooks.py").write_text("import no_such_library")
     (tmp_path / "torn_hooks.py").write_text("import torn_hooks.parts")
     monkeypatch.syspath_prepend(tmp_path)
-    fixes = {"lacking": "fix:      pip install no_such_library, or", "torn": "--force-reinstall composer-plugin-torn"}
+    fixes = {
+        "lacking": "fix:      pip install the distribution that brings 'no_such_library'",
+        "torn": "--force-reinstall composer-plugin-torn",
+    }
     for name, fix in fixes.items():
         with pytest.raises(PluginError, match="could not be imported") as caught:
             Plugins().load([Candidate(name, f"{name}_hooks", f"composer-plugin-{name}", "0.1")])

@@ -166,11 +166,25 @@ def test_text_that_names_nothing_in_the_workspace_reaches_no_backend(call: Any, 
 def test_backends_are_given_paths_without_detours(call: Any) -> None:
     async def whole() -> list[str]:
         backend = Trusting()
-        for path in ("", ".", "pkg/..", "./a//b/", "pkg/../up", "n" * 255, ".../..a", " "):
+        for path in ("./a//b/", "pkg/../up", "n" * 255, ".../..a", " "):
             await call(Sandbox(backend, "fakes/trusting", TREE), path)
         return backend.asked
 
-    assert asyncio.run(whole()) == ["", "", "", "a/b", "up", "n" * 255, ".../..a", " "]
+    assert asyncio.run(whole()) == ["a/b", "up", "n" * 255, ".../..a", " "]
+
+
+@pytest.mark.parametrize("path", ["", ".", "pkg/.."])
+def test_the_workspace_itself_is_a_folder_and_no_file(path: str) -> None:
+    async def whole() -> list[str]:
+        backend = Trusting()
+        sandbox = Sandbox(backend, "fakes/trusting", TREE)
+        for call in (sandbox.read(path), sandbox.write(path, b"x")):
+            with pytest.raises(PathError, match="the workspace is a folder"):
+                await call
+        await sandbox.list(path)
+        return backend.asked
+
+    assert asyncio.run(whole()) == [""]
 
 
 def test_a_backend_that_ignores_the_cap_is_cut_with_true_totals() -> None:

@@ -42,13 +42,12 @@ def problems_of(assembly: Assembly, plugins: Plugins) -> list[Problem]:
     The modules of chosen components are imported, torch with them where a component needs it: a run that could not
     import one would end where it builds it, which may be after hours.
     """
-    config = assembly.config
-    if unresolved := [*_unresolved(assembly)]:
-        return unresolved
+    config, unresolved = assembly.config, [*_unresolved(assembly)]
     return [
+        *unresolved,
         *_capabilities(assembly),
         *_samplers(config),
-        *_rewards(assembly),
+        *([] if unresolved else _rewards(assembly)),  # which asks the functions themselves
         *_actions(assembly),
         *_moments(config),
         *plugins.check(assembly.choices.view()),

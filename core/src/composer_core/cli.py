@@ -91,7 +91,7 @@ def _loaded(entry: metadata.EntryPoint) -> click.Command:
         whose = f"{_dist(entry)} {entry.dist.version if entry.dist else ''}".rstrip()
         found = f"{type(error).__name__}: {error}"
         text = f"the command {entry.name!r} could not be imported"
-        raise PluginError(text, who=whose, where=entry.value, found=found, fix=pip_fix(error, entry.value)) from error
+        raise PluginError(text, who=whose, where=entry.value, found=found, fix=pip_fix(error, entry.module)) from error
     return loaded
 
 

@@ -256,11 +256,11 @@ class _Boundary(AbstractContextManager[None]):
 
 
 def pip_fix(error: BaseException, asked: str) -> str | None:
-    """The fix where importing the module `asked` failed for want of another distribution; None for other causes."""
-    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if not name or name == asked.partition(".")[0]:
+    """The fix where importing the module `asked` failed for want of another one; None for other causes."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if not missing or missing.partition(".")[0] == asked.partition(".")[0]:
         return None
-    return f"pip install {name}, or whatever brings the module {name!r}; who needs it names it in its dependencies"
+    return f"pip install the distribution that brings {missing!r}; who imports it names it in its dependencies"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -31,6 +31,11 @@ def refuse(problems: Iterable[Problem], where: str, kind: type[ComposerError] = 
     """
     each: Sequence[Problem] = tuple(dict.fromkeys(problems))
     if each:
-        lines = [f"{p.where}{': ' * bool(p.where)}{p.message}{f' (fix: {p.fix})' * bool(p.fix)}" for p in each]
-        text = f"{len(each)} problem{'s' * (len(each) > 1)} in {where}\n  - " + "\n  - ".join(lines)
-        raise kind(text, problems=each)
+        count = "1 problem" if len(each) == 1 else f"{len(each)} problems"
+        raise kind("\n  - ".join([f"{count} in {where}", *map(_line, each)]), problems=each)
+
+
+def _line(problem: Problem) -> str:
+    place = f"{problem.where}: " if problem.where else ""
+    fix = f" (fix: {problem.fix})" if problem.fix else ""
+    return f"{place}{problem.message}{fix}"

@@ -109,10 +109,21 @@ class SandboxHandle(Protocol):
 
     async def exec(
         self, argv: Sequence[str], *, timeout_s: float | None = None, stdin: bytes = b"", env: Mapping[str, str] = ...
-    ) -> ExecResult: ...
-    async def read(self, path: str) -> bytes: ...
-    async def write(self, path: str, data: bytes) -> None: ...
-    async def list(self, path: str = "") -> list[Entry]: ...
+    ) -> ExecResult:
+        """Run a command to its end. Its time limit is the task's `command_s` unless one is given."""
+        ...
+
+    async def read(self, path: str) -> bytes:
+        """The whole of a file."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a whole file; missing folders are made."""
+        ...
+
+    async def list(self, path: str = "") -> list[Entry]:
+        """The entries of a folder; the workspace itself is ""."""
+        ...
 
 
 @frozen
@@ -219,7 +230,10 @@ class SandboxBackend(Protocol):
 
     id: str
 
-    async def exec(self, request: ExecRequest) -> ExecResult: ...
+    async def exec(self, request: ExecRequest) -> ExecResult:
+        """Run a command. How it ended, in whatever way, is a result and never an exception."""
+        ...
+
     async def read(self, path: str, limit_bytes: int) -> bytes:
         """Raises PathError (missing, a folder, outside), QuotaError (larger than the limit)."""
         ...
@@ -228,7 +242,10 @@ class SandboxBackend(Protocol):
         """Creates parents; replaces; raises PathError or QuotaError."""
         ...
 
-    async def list(self, path: str) -> list[Entry]: ...
+    async def list(self, path: str) -> list[Entry]:
+        """The entries of a folder; the workspace itself is "". Raises PathError."""
+        ...
+
     async def destroy(self) -> None:
         """Safe twice; kills whatever still runs inside."""
         ...
@@ -258,8 +275,14 @@ class SandboxProvider(Protocol):
         """Raises PrepareError when a needed command cannot be offered."""
         ...
 
-    async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]: ...
-    async def attach(self, sandbox_id: str) -> SandboxBackend: ...
+    async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
+        """n sandboxes, or for each the reason why not. Raises TemplateMissing."""
+        ...
+
+    async def attach(self, sandbox_id: str) -> SandboxBackend:
+        """A live sandbox by its id. Raises SandboxGone."""
+        ...
+
     async def close(self) -> None:
         """Destroys every sandbox it created and frees what it holds."""
         ...
@@ -269,51 +292,71 @@ class SandboxProvider(Protocol):
 class Forks(Protocol):
     """Optional, of a SandboxBackend: capture files once, create n children from the capture; the parent goes on."""
 
-    async def snapshot(self) -> SnapshotRef: ...
-    async def fork(self, n: int) -> list[Created | Failed]: ...
+    async def snapshot(self) -> SnapshotRef:
+        """Capture the files; `create` starts from the capture, also when this sandbox is gone."""
+        ...
+
+    async def fork(self, n: int) -> list[Created | Failed]:
+        """n new sandboxes from one capture, or for each the reason why not."""
+        ...
 
 
 @runtime_checkable
 class Changes(Protocol):
     """Optional, of a SandboxBackend: what changed against the template, without reading all of it."""
 
-    async def changes(self, limit_bytes: int) -> Patch: ...
+    async def changes(self, limit_bytes: int) -> Patch:
+        """The patch since the template; changed files over the limit are named in `skipped`."""
+        ...
 
 
 @runtime_checkable
 class FullSnapshots(Protocol):
     """Optional, of a SandboxBackend: captures memory and processes too."""
 
-    async def full_snapshot(self) -> SnapshotRef: ...
+    async def full_snapshot(self) -> SnapshotRef:
+        """Capture files, memory and processes; `create` starts from the capture."""
+        ...
 
 
 @runtime_checkable
 class Sessions(Protocol):
     """Optional, of a SandboxBackend: a named shell that keeps its state between commands."""
 
-    async def session_exec(self, name: str, request: ExecRequest) -> ExecResult: ...
+    async def session_exec(self, name: str, request: ExecRequest) -> ExecResult:
+        """Run a command in the shell of that name, which its first command opens."""
+        ...
 
 
 @runtime_checkable
 class Pauses(Protocol):
     """Optional, of a SandboxBackend."""
 
-    async def pause(self) -> None: ...
-    async def resume(self) -> None: ...
+    async def pause(self) -> None:
+        """Nothing inside runs until `resume`."""
+        ...
+
+    async def resume(self) -> None:
+        """What was inside runs on."""
+        ...
 
 
 @runtime_checkable
 class Networks(Protocol):
     """Optional, of a SandboxBackend: a deny-by-default egress policy that can be replaced live."""
 
-    async def set_network(self, allow: Sequence[str]) -> None: ...
+    async def set_network(self, allow: Sequence[str]) -> None:
+        """From now on exactly these hosts can be reached."""
+        ...
 
 
 @runtime_checkable
 class Leases(Protocol):
     """Optional, of a SandboxBackend: reaped when not renewed in time."""
 
-    async def renew(self, lease_s: float) -> None: ...
+    async def renew(self, lease_s: float) -> None:
+        """Keep the sandbox for so many seconds from now."""
+        ...
 
 
 # --- policy side ------------------------------------------------------------------------------------------------
@@ -326,13 +369,21 @@ class Tokenizer(Protocol):
     fingerprint: str
     """sha256 of the tokenizer's file; saved with checkpoints and compared on load."""
 
-    def encode(self, text: str) -> list[int]: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, never one of a control token."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of any ids."""
+        ...
+
     def special(self, token: str) -> int:
         """The id of a control token; KeyError if there is none."""
         ...
 
-    def save(self, folder: Path) -> None: ...
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer's files into a folder, which is made."""
+        ...
 
 
 @frozen
@@ -363,20 +414,25 @@ class Renderer(Protocol):
         """The increment that asks the policy something (a summary) instead of showing results."""
         ...
 
-    def parse(self, ids: Sequence[int]) -> ParsedTurn: ...
+    def parse(self, ids: Sequence[int]) -> ParsedTurn:
+        """The words and calls of sampled ids. Any ids parse; a call that cannot be read has a `problem`."""
+        ...
+
     def render(self, turn: ParsedTurn) -> list[int]:
         """Canonical ids of a turn, end token included: what a scripted sampler emits."""
         ...
 
-    def stop_ids(self) -> frozenset[int]: ...
+    def stop_ids(self) -> frozenset[int]:
+        """The ids that end a turn."""
+        ...
 
 
 class Sampler(Protocol):
     """Continues token ids, in flight with many others. Owns its thread; never blocks the event loop."""
 
-    async def generate(
-        self, ids: Sequence[int], settings: GenerateSettings, request: GenerateRequest
-    ) -> Completion: ...
+    async def generate(self, ids: Sequence[int], settings: GenerateSettings, request: GenerateRequest) -> Completion:
+        """Continue the ids until a stop id, `max_tokens` or the end of the sampler's window."""
+        ...
 
     async def load(self, weights: WeightsRef, path: Path) -> None:
         """Swap to `weights` between decode steps; generations in flight go on. `path` is the local file."""
@@ -390,7 +446,9 @@ class Sampler(Protocol):
         """Counters since the start: tokens, prefill_tokens, busy_s, ..."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Free what it holds; safe twice."""
+        ...
 
 
 class Trainer(Protocol):
@@ -400,12 +458,18 @@ class Trainer(Protocol):
         """A stage starts (or goes on, after `load`); the reference weights of KL are those at the first rl stage."""
         ...
 
-    async def step(self, batch: TrainBatch) -> StepStats: ...
+    async def step(self, batch: TrainBatch) -> StepStats:
+        """One update by one batch, and what can be measured of it."""
+        ...
+
     async def save(self, folder: Path) -> None:
         """Weights, optimizer and random state, complete enough that `load` and the same batches give the same bytes."""
         ...
 
-    async def load(self, folder: Path) -> None: ...
+    async def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote. Raises StoreError for what is not usable."""
+        ...
+
     async def export(self, path: Path) -> None:
         """The weights a sampler loads, as safetensors."""
         ...
@@ -414,7 +478,9 @@ class Trainer(Protocol):
         """F32 [T] for each sequence: own log-probabilities, for parity probes."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Free what it holds; safe twice, and before anything began."""
+        ...
 
 
 # --- tasks and rewards ------------------------------------------------------------------------------------------
@@ -427,11 +493,26 @@ class TaskSet(Protocol):
         """Split name -> what it is."""
         ...
 
-    def tasks(self, split: str) -> Sequence[Task]: ...
-    def task(self, task_id: str) -> Task: ...
-    def tree(self, ref: TreeRef) -> Tree: ...
-    def grading(self, ref: GradingRef) -> Grading: ...
-    def gold(self, task_id: str) -> Patch: ...
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split, always in the same order. Raises ConfigError for an unknown split."""
+        ...
+
+    def task(self, task_id: str) -> Task:
+        """One task by its id. Raises ConfigError for an unknown one."""
+        ...
+
+    def tree(self, ref: TreeRef) -> Tree:
+        """The files of a workspace."""
+        ...
+
+    def grading(self, ref: GradingRef) -> Grading:
+        """How a task is graded; called only while one of its episodes is."""
+        ...
+
+    def gold(self, task_id: str) -> Patch:
+        """A patch that solves the task."""
+        ...
+
     def exploits(self, task_id: str) -> Mapping[str, Patch]:
         """Named attempts to cheat; each must score 0."""
         ...
@@ -455,7 +536,9 @@ class GradingRoom(Protocol):
         ...
 
     @property
-    def sandbox(self) -> Any: ...
+    def sandbox(self) -> Any:
+        """The room's own sandbox, a `SandboxHandle`, for what `run` does not tell."""
+        ...
 
 
 OpenGrading = Callable[[], AbstractAsyncContextManager[GradingRoom]]
@@ -501,13 +584,18 @@ class NewBranch:
 class Context(Protocol):
     """Decides how an episode goes on; synchronous and pure."""
 
-    def next(self, view: ContextView) -> Continue | Ask | NewBranch: ...
+    def next(self, view: ContextView) -> Continue | Ask | NewBranch:
+        """How the episode goes on; asked before each turn."""
+        ...
 
 
 class Executor(Protocol):
     """Places components and runs episodes."""
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Get ready; called once, before the first `submit`."""
+        ...
+
     async def submit(self, request: EpisodeRequest) -> EpisodeResult:
         """Never raises for what happens inside an episode: that is a verdict."""
         ...
@@ -516,15 +604,25 @@ class Executor(Protocol):
         """Every hosted policy sampler swaps to `weights`."""
         ...
 
-    def stats(self) -> Mapping[str, float]: ...
-    async def close(self) -> None: ...
+    def stats(self) -> Mapping[str, float]:
+        """Counters since the start; those of the policy's sampler are called `sampler/NAME`."""
+        ...
+
+    async def close(self) -> None:
+        """End what it started; safe twice and after a failed start."""
+        ...
 
 
 class Tracker(Protocol):
     """Writes events down; called from one thread, in order; must not block longer than a few milliseconds."""
 
-    def write(self, event: Event) -> None: ...
-    def close(self) -> None: ...
+    def write(self, event: Event) -> None:
+        """One event. What it does not know it ignores."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left; safe twice."""
+        ...
 
 
 class Store(Protocol):
@@ -538,8 +636,13 @@ class Store(Protocol):
         """Raises StoreError when missing."""
         ...
 
-    def list(self, prefix: str) -> list[str]: ...
-    def delete(self, uri: str) -> None: ...
+    def list(self, prefix: str) -> list[str]:
+        """The URIs of all keys that begin so, sorted."""
+        ...
+
+    def delete(self, uri: str) -> None:
+        """Remove a blob; one that is not there is no error."""
+        ...
 
 
 @frozen

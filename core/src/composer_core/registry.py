@@ -20,7 +20,8 @@ S = TypeVar("S", bound=Spec)
 def wrapped(kind: str) -> str:
     """The fix where a hook gives something that is no record, such as the function itself."""
     cls = SPECS[kind]
-    return f"yield {cls.__name__}{'.of' * hasattr(cls, 'of')}(...), as in the example of hookspecs.composer_{kind}"
+    made = f"{cls.__name__}.of" if hasattr(cls, "of") else cls.__name__
+    return f"yield {made}(...), as in the example of hookspecs.composer_{kind}"
 
 
 @frozen
@@ -89,7 +90,8 @@ class Registry:
         if plugin in self.blocked:
             fix = f"leave out -p no:{plugin}, or choose another component"
         elif "/" in name and not loaded:
-            fix = f"add {plugin!r} to plugins = [...] or --plugins" + f"; {fix}" * fix.startswith("did")
+            meant = f"; {fix}" if fix.startswith("did") else ""
+            fix = f"add {plugin!r} to plugins = [...] or --plugins{meant}"
         raise ConfigError(f"no component {name!r} among {kind}", where=where, fix=fix)
 
     def of(self, kind: str) -> list[Entry]:

@@ -165,10 +165,10 @@ class Sandbox:
         )
 
     async def read(self, path: str) -> bytes:
-        return await self._call(self.backend.read(clean(path), self.limits.read_bytes))
+        return await self._call(self.backend.read(_file(path), self.limits.read_bytes))
 
     async def write(self, path: str, data: bytes) -> None:
-        await self._call(self.backend.write(clean(path), data))
+        await self._call(self.backend.write(_file(path), data))
 
     async def list(self, path: str = "") -> Entries:
         return await self._call(self.backend.list(clean(path)))
@@ -297,17 +297,33 @@ def clean(path: str) -> str:
         PathError: the path is absolute or leads out, or no file can be named so.
     """
     found = normpath(path)
-    names = [name.encode(errors="replace") for name in found.split("/")]
-    wrong = {
-        "paths are relative to the workspace": not names[0],
-        "the path leads out of the workspace": names[0] == b"..",
-        "a name holds no null": "\0" in path,
-        "it holds half a character": path.encode(errors="ignore").decode() != path,  # which JSON can spell
-        "it is too long": len(found.encode(errors="replace")) > PATH_BYTES or max(map(len, names)) > NAME_BYTES,
-    }
-    if any(wrong.values()):
-        raise PathError(f"{path[:NAME_BYTES]!r}: {next(reason for reason, holds in wrong.items() if holds)}")
+    wrong = _unnameable(path, found)
+    if wrong:
+        raise PathError(f"{path[:NAME_BYTES]!r}: {wrong}")
     return found if found != "." else ""
+
+
+def _unnameable(path: str, found: str) -> str:
+    """Why no file of the workspace can be named so; "" if one can."""
+    try:
+        names = found.encode().split(b"/")
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell
+        return "it holds half a character"
+    if not names[0]:
+        return "paths are relative to the workspace"
+    if names[0] == b"..":
+        return "the path leads out of the workspace"
+    if "\0" in path:
+        return "a name holds no null"
+    return "it is too long" if len(found.encode()) > PATH_BYTES or max(map(len, names)) > NAME_BYTES else ""
+
+
+def _file(path: str) -> str:
+    """A clean path that is not the workspace's own."""
+    cleaned = clean(path)
+    if not cleaned:
+        raise PathError(f"{path!r}: the workspace is a folder, no file")
+    return cleaned
 
 
 @frozen
