@@ -14,29 +14,27 @@ from pathlib import Path
 
 from attrs import evolve
 
-from composer_core.config import SandboxLimits
 from composer_core.errors import PathError, QuotaError
 from composer_core.hosting import Processes, lay, remove
-from composer_core.protocols import Entry, ExecRequest, ExecResult
+from composer_core.protocols import Entry, ExecRequest, ExecResult, TemplateSpec
 from composer_core.sandbox import Sandbox
 from composer_core.trees import Tree
 
 Entries = list[Entry]
-FILE_BYTES = SandboxLimits().file_bytes
 
 
 def folder_sandbox(pristine: Tree) -> Sandbox:
     """A sandbox that holds these files; an async context manager, at whose end the folder is removed."""
     root = Path(tempfile.mkdtemp(prefix="composer-folder-"))
     lay(pristine, root)
-    return Sandbox(FolderBackend(root), "fakes/folder", pristine)
+    return Sandbox(FolderBackend(root, TemplateSpec(pristine.ref)), "fakes/folder", pristine)
 
 
 class FolderBackend:
     """`protocols.SandboxBackend` over the folder `root`."""
 
-    def __init__(self, root: Path) -> None:
-        self.id, self.root = root.name, root
+    def __init__(self, root: Path, spec: TemplateSpec) -> None:
+        self.id, self.root, self._spec = root.name, root, spec
         self._processes = Processes()
 
     async def exec(self, request: ExecRequest) -> ExecResult:
@@ -53,8 +51,8 @@ class FolderBackend:
             return file.read_bytes()
 
     async def write(self, path: str, data: bytes) -> None:
-        if len(data) > FILE_BYTES:
-            raise QuotaError(f"{path!r}: {len(data)} bytes, the limit is {FILE_BYTES}")
+        if len(data) > self._spec.file_bytes:
+            raise QuotaError(f"{path!r}: {len(data)} bytes, the limit is {self._spec.file_bytes}")
         with self._at(path) as file:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
