@@ -19,6 +19,7 @@ from composer_plugin_docker.agent import files, linux
 
 DEEPEST = 200
 """Levels of folders that are looked into."""
+PATH_BYTES = 4095
 ENTER = 0o500
 """Rights that an owner needs to see what a folder holds."""
 LONG_AGO_NS = 1_000_000_000
@@ -128,7 +129,7 @@ def captured(root: int, skip: Callable[[Found], bool] = lambda found: False) -> 
         info = found.info
         if found.closed:
             where = files.shown(found.path)[:200]
-            raise files.Refused("backend", f"a folder lies deeper than {DEEPEST} levels or out of reach: {where!r}")
+            raise files.Refused("backend", f"something lies deeper than {DEEPEST} levels or out of reach: {where!r}")
         with suppress(FileNotFoundError):  # deleted while we copied
             if skip(found):
                 continue
@@ -199,8 +200,8 @@ class Found:
     def __init__(self, path: str, name: str, folder: int, info: os.stat_result) -> None:
         self.path, self.name, self.folder, self.info = path, name, folder, info
         self.is_folder = stat.S_ISDIR(info.st_mode)
-        self.closed = False
-        """A folder that is not looked into: too deep, or it cannot be opened."""
+        self.closed = len(os.fsencode(path)) > PATH_BYTES
+        """Out of reach: deeper or longer than a path may be, or a folder that cannot be opened."""
 
 
 def _walk(root: int) -> Iterator[Found]:
@@ -219,8 +220,8 @@ def _below(fd: int, prefix: str, levels: int) -> Iterator[Found]:
                 found = Found(prefix + name, name, fd, os.stat(name, dir_fd=fd, follow_symlinks=False))
             except OSError:
                 continue  # deleted meanwhile
-            below = _opened(fd, name) if found.is_folder and levels else None
-            found.closed = found.is_folder and below is None
+            below = _opened(fd, name) if found.is_folder and levels and not found.closed else None
+            found.closed |= found.is_folder and below is None
             yield found
             if below is not None:
                 yield from _below(below, f"{found.path}/", levels - 1)
