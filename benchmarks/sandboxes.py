@@ -1,5 +1,5 @@
 """Latencies of `local/namespaces`, beside bare bubblewrap and SWE-ReX 1.4.0's local runtime, and of `docker/docker`
-beside `docker run` and `docker exec` (`containers.py`): medians in milliseconds.
+beside `docker run` and `docker exec` (`container_acts.py`): medians in milliseconds.
 
 What is timed: a fresh sandbox of a prepared template to the end of its first command; a fork of a sandbox with
 changes; `true` in a sandbox, in 1 and in 16 sandboxes at once; reads, writes, and the patch.
@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from statistics import median
 
-from containers import SLOW, container_acts
+from container_acts import SLOW, container_acts
 from results import Results, Row, parser
 from workers import Worker, environment
 
