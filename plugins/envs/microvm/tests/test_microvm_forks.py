@@ -121,6 +121,26 @@ def test_machines_beyond_their_number_are_no_capacity_and_destroying_makes_room(
     act(action, QemuConfig(machines=2))
 
 
+def test_commands_wait_their_turn_which_is_not_their_time_and_a_sandbox_that_is_gone_does_not_wait_on() -> None:
+    async def action(sandbox, provider):
+        (other,) = await sandbox.fork(1)
+        slow = asyncio.ensure_future(sh(sandbox, "sleep 1.5"))
+        await asyncio.sleep(0.1)
+        waiting = asyncio.ensure_future(sh(other.backend, "sleep 0.2; echo done", timeout_s=1.2))
+        gone = asyncio.ensure_future(sh(sandbox, "true"))
+        result = await waiting
+        assert slow.done() and (result.status, result.stdout) == ("exited", b"done\n")
+        await gone
+        slow, gone = asyncio.ensure_future(sh(sandbox, "sleep 9")), asyncio.ensure_future(sh(sandbox, "true"))
+        await asyncio.sleep(0.1)
+        await sandbox.destroy()
+        for call in (slow, gone):
+            with pytest.raises(SandboxGone):
+                await call
+
+    act(action, QemuConfig(commands=1))
+
+
 def test_snapshots_beyond_their_memory_are_refused() -> None:
     async def action(sandbox, provider):
         with pytest.raises(BackendError, match="store_bytes"):

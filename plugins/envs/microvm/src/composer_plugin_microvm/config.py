@@ -27,6 +27,9 @@ class QemuConfig:
     """Machines that may live at once; more is no capacity."""
     starting: int = field(default=4, validator=validators.ge(1))
     """Machines that may start at once; others wait."""
+    commands: int = field(default=0, validator=validators.ge(0))
+    """Commands that may run at once in all machines; more wait their turn, which does not count as their time. 0 is
+    four for each core that the run may use."""
     store_bytes: int = field(default=4 << 30, validator=validators.ge(1 << 20))
     """Memory that what templates and snapshots changed may take together."""
     boot_s: float = field(default=60.0, validator=validators.gt(0))

@@ -49,6 +49,7 @@ GUEST_BYTES = 96 << 20
 """Memory of a guest beside what commands and their files may take: kernel, agent, page cache."""
 FIX = "apt install qemu-system-x86 util-linux; or choose sandbox.use = 'local/namespaces'"
 SETTLE_S = 60.0
+COMMANDS_PER_CORE = 4
 
 
 def build(config: QemuConfig, build: BuildContext) -> QemuProvider:
@@ -75,6 +76,9 @@ class QemuProvider:
         self._bases: dict[int, asyncio.Task[Base]] = {}
         self._live: dict[str, QemuSandbox] = {}
         self._starting = asyncio.Semaphore(self.config.starting)
+        cores = len(os.sched_getaffinity(0))
+        self.commands = asyncio.Semaphore(self.config.commands or COMMANDS_PER_CORE * cores)
+        """Turns of commands: what many machines do at once would else run out of time that it never had."""
         self._making: set[asyncio.Task[Created | Failed]] = set()
         self._begun = 0
         self._closed = False

@@ -52,6 +52,8 @@ class Spoilt(PathError):
 class Maker(Protocol):
     """What a sandbox needs of its provider."""
 
+    commands: asyncio.Semaphore
+
     async def fork(self, sandbox: QemuSandbox, n: int) -> Children: ...
     async def keep(self, sandbox: QemuSandbox) -> SnapshotRef: ...
     def forget(self, sandbox: QemuSandbox) -> None: ...
@@ -128,6 +130,10 @@ class QemuSandbox:
     # --- commands and files ---------------------------------------------------------------------------------------
 
     async def exec(self, request: ExecRequest) -> ExecResult:
+        async with self._maker.commands:
+            return await self._exec(request)
+
+    async def _exec(self, request: ExecRequest) -> ExecResult:
         started = time.perf_counter()
         words = json.dumps([request.argv, dict(request.env)]).encode()
         cap = request.output_bytes
