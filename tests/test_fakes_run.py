@@ -110,8 +110,10 @@ def test_an_evaluation_of_voids_alone_is_no_measurement_and_is_made_up_for_on_re
     assert summary["solve_rate_before"] > 0 and summary["gain"]
 
 
-def test_validate_proves_gold_noop_and_exploits(composer_run):
-    process = composer_run("validate", FAKES)
+@pytest.mark.parametrize("sandbox", ["fakes/memory", "local/process"])
+def test_validate_proves_gold_noop_and_exploits(composer_run, sandbox):
+    trusted = ["--set", "sandbox.trusted=true"] if sandbox == "local/process" else []
+    process = composer_run("--plugins", "local", "validate", FAKES, "--set", f"sandbox.use='{sandbox}'", *trusted)
     assert process.returncode == 0, process.stderr
     assert "96 gradings" in process.stdout
     counts = {line.split()[0]: line.split()[1:] for line in process.stdout.splitlines()}

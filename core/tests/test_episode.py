@@ -30,6 +30,7 @@ from composer_core.types import (
 )
 from composer_testing.fakes import tools
 from composer_testing.fakes.config import TasksConfig
+from composer_testing.fakes.sandbox import MemorySandbox
 from composer_testing.fakes.tasks import Sums, checked, sandboxes
 from composer_testing.fakes.text import END, ByteTokenizer, LineRenderer
 
@@ -221,6 +222,16 @@ def test_a_tool_that_breaks_is_a_fault_and_the_episode_goes_on():
     assert [result.problem for result in trace.results()] == ["fault", "tool", None]
     assert [fault.plugin for fault in trace.faults] == ["fakes/broken"]
     assert trace.results()[1].text == "not like this"
+
+
+def test_a_sandbox_that_breaks_below_a_tool_makes_the_episode_void_and_is_blamed(monkeypatch):
+    async def broken(self, path, limit_bytes):
+        raise ValueError("inside")
+
+    monkeypatch.setattr(MemorySandbox, "read", broken)
+    trace = run(Script(Call("", "read", {"path": "answer.txt"}), DONE))
+    assert (trace.verdict.outcome, trace.verdict.cause) == (Outcome.VOID, "sandbox")
+    assert [(fault.plugin, "ValueError: inside" in fault.error) for fault in trace.faults] == [("fakes/memory", True)]
 
 
 def test_long_results_are_cut_and_say_so():

@@ -9,7 +9,15 @@ import pytest
 from attrs import evolve
 
 from composer_core.capabilities import CAPABILITIES
-from composer_core.errors import NoCapacity, PathError, PluginFault, PrepareError, SandboxGone, Unsupported
+from composer_core.errors import (
+    BackendError,
+    NoCapacity,
+    PathError,
+    PluginFault,
+    PrepareError,
+    SandboxGone,
+    Unsupported,
+)
 from composer_core.protocols import Changes, ExecRequest, ExecResult, Forks, TemplateSpec
 from composer_core.sandbox import TRIES, CallLimits, Sandbox, Sandboxes
 from composer_core.trees import Tree, TreeRef
@@ -185,6 +193,13 @@ def test_the_workspace_itself_is_a_folder_and_no_file(path: str) -> None:
         return backend.asked
 
     assert asyncio.run(whole()) == [""]
+
+
+def test_a_backend_that_lacks_a_method_is_named_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(MemorySandbox, "list")
+    with pytest.raises(BackendError, match="a sandbox of fakes/memory lacks what every one has") as caught:
+        asyncio.run(node()[1].create(VIEW))
+    assert "a MemorySandbox without list" in str(caught.value)
 
 
 def test_a_backend_that_ignores_the_cap_is_cut_with_true_totals() -> None:

@@ -211,7 +211,7 @@ class Ledger:
                 f"{self._voids_in_a_row[cause]} episodes in a row were void",
                 found=f"cause {cause!r}",
                 expected="a working host, sandbox, sampler and grader",
-                fix="look at the faults in events.jsonl; resume when the cause is mended",
+                fix="`composer-run show RUN` tells what was raised, and by whom; resume when that is mended",
             )
 
     def _settle(self, group: Group) -> None:

@@ -306,7 +306,13 @@ class Changes(Protocol):
     """Optional, of a SandboxBackend: what changed against the template, without reading all of it."""
 
     async def changes(self, limit_bytes: int) -> Patch:
-        """The patch since the template; changed files over the limit are named in `skipped`."""
+        """The patch since the template.
+
+        A new or changed regular file is a write, with its bytes and whether its owner may execute it; a file of the
+        template that is gone, or no file any more, is a delete. `skipped` names what a patch cannot carry: changed
+        files of more than `limit_bytes` each, links and other entries that are no files, and what cannot be reached
+        (a name that is no text, folders nested too deep, rights taken away).
+        """
         ...
 
 

@@ -412,6 +412,10 @@ class Sandboxes:
         if isinstance(child, Failed):
             kind: type[SandboxError] = NoCapacity if child.retryable else BackendError
             raise kind(f"{self.plugin} could not create a sandbox: {child.error}", who=self.plugin)
+        missing = [method for method in vars(SandboxBackend) if method[0] != "_" and not hasattr(child.backend, method)]
+        if missing:
+            found = f"a {type(child.backend).__name__} without {', '.join(missing)}"
+            raise BackendError(f"a sandbox of {self.plugin} lacks what every one has", who=self.plugin, found=found)
         return child.backend
 
     def stats(self) -> Mapping[str, float]:

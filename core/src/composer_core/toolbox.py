@@ -117,6 +117,8 @@ class Toolbox:
         except (ToolError, PathError, QuotaError) as error:
             text, ok, problem, exit_code, data = error.message, False, "tool", None, {}
         except PluginFault as error:
+            if error.kind != "tools":
+                raise  # the sandbox's own: the host failed, not the tool
             text, ok, problem, exit_code, data = "the tool failed", False, "fault", None, {}
             fault = Fault("tool", tool.id, error.message)
         text, cut = clip(text, context.limits.output_chars)

@@ -1,4 +1,4 @@
-"""Tasks in memory: write the sum of two numbers into answer.txt; a command compares it with a hidden file."""
+"""Write the sum of two numbers into answer.txt; `cmp` compares it with a hidden file, in memory as in any sandbox."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Sums:
         return self._tree
 
     def grading(self, ref: GradingRef) -> Grading:
-        want = Tree.of({"hidden/want.txt": f"exactly {answer(ref.key)}"})
-        return Grading(hidden=want, argv=("check",), protected=("hidden/*",))
+        want = Tree.of({"hidden/want.txt": str(answer(ref.key))})
+        return Grading(hidden=want, argv=("cmp", "answer.txt", "hidden/want.txt"), protected=("hidden/*",))
 
     def gold(self, task_id: str) -> Patch:
         return Patch((File("answer.txt", str(answer(task_id)).encode()),))
 
     def exploits(self, task_id: str) -> Mapping[str, Patch]:
         return {
-            "writes the hidden file": Patch((File("hidden/want.txt", b"exactly ?"),)),
+            "writes the hidden file": Patch((File("hidden/want.txt", b"?"),)),
             "deletes the answer": Patch(deletes=("answer.txt",)),
         }
 
@@ -62,14 +62,14 @@ def answer(task_id: str) -> int:
     return int(a) + int(b)
 
 
-def check(files: dict[str, bytes], argv: Sequence[str], stdin: bytes) -> ExecResult:
-    """The grading command: exit 0 if the answer is what the hidden file says."""
-    want = files.get("hidden/want.txt", b"").removeprefix(b"exactly ")
-    return ExecResult("exited", 0 if want and files.get("answer.txt") == want else 1)
+def cmp(files: dict[str, bytes], argv: Sequence[str], stdin: bytes) -> ExecResult:
+    """The command of that name: exit 0 if two files are equal, 2 if one is missing."""
+    ours, theirs = (files.get(path) for path in argv[1:])
+    return ExecResult("exited", 2 if ours is None or theirs is None else int(ours != theirs))
 
 
 def sandboxes(config: Any, build: BuildContext) -> MemoryProvider:
-    return MemoryProvider(commands={"check": check})
+    return MemoryProvider(commands={"cmp": cmp})
 
 
 async def checked(patch: Patch, grading: Any) -> float:
