@@ -244,6 +244,13 @@ def test_what_an_implementation_lacks_is_found_before_anything_is_built(install,
     assert problem.where.split("[")[0] == choice(kind).split(".use")[0].split("=")[0]
 
 
+def test_a_tool_whose_types_no_model_could_be_told_is_found_before_a_run(install, tmp_path):
+    install(hook("tools", "ToolSpec(name='write', function='mine_parts:part')"), mine_parts="def part(path): 'Part.'\n")
+    (problem,) = problems_of(assembly(tmp_path, CHOICES["tools"]), loaded())
+    assert "a tool's parameter has no type" in problem.message and WHOSE in problem.message
+    assert problem.fix == "annotate it"
+
+
 def test_several_implementations_that_cannot_be_imported_are_told_together(install, tmp_path):
     install(
         hook("stores", "StoreSpec(name='part', factory='mine_broken:part')")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from attrs import evolve
+
 from composer_core.assembly import Assembly
 from composer_core.capabilities import unknown
 from composer_core.choices import SINGLE
@@ -18,7 +20,8 @@ from composer_core.hookspecs import Problem
 from composer_core.plugins import Plugins
 from composer_core.problems import told
 from composer_core.protocols import TaskSet
-from composer_core.records import resolve
+from composer_core.records import ToolSpec, resolve
+from composer_core.schema import schema_of
 from composer_core.scoring import excess_of_auxiliaries
 
 
@@ -59,7 +62,9 @@ def _unresolved(assembly: Assembly) -> Iterator[Problem]:
         for factory in one.entry.spec.factories():
             try:
                 with boundary(one.entry.spec.kind, one.entry.id):
-                    resolve(factory)
+                    found = resolve(factory)
+                    if isinstance(one.entry.spec, ToolSpec) and factory is one.entry.spec.function:
+                        schema_of(evolve(one.entry.spec, function=found))  # types that a model could not be told
             except ComposerError as error:
                 error.fields.setdefault("where", one.key)
                 yield from told(error)

@@ -232,7 +232,7 @@ class QemuProvider:
         return self._live[sandbox_id]
 
     async def close(self) -> None:
-        """Safe twice. Machines end first; what they are made of goes after."""
+        """Safe twice. Machines end first; what they are made of goes after; then the first error is raised."""
         self._closed = True
         await asyncio.gather(*self._making, return_exceptions=True)  # they see it and give up
         live, self._live = list(self._live.values()), {}
@@ -240,8 +240,9 @@ class QemuProvider:
         for task in tasks:
             if not task.done():
                 task.cancel()
-        await asyncio.gather(*(sandbox.destroy() for sandbox in live), return_exceptions=True)
-        await asyncio.gather(*(sandbox.machine.close() for sandbox in live), *tasks, return_exceptions=True)
+        ended = await asyncio.gather(*(sandbox.destroy() for sandbox in live), return_exceptions=True)
+        ended += await asyncio.gather(*(sandbox.machine.close() for sandbox in live), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)  # whose failures their callers were told
         for source in self._sources.values():
             source.capture.close()
         for kept in self._bases.values():
@@ -250,6 +251,8 @@ class QemuProvider:
         self._sources.clear()
         self._prepared.clear()
         self._bases.clear()
+        for error in filter(None, ended):
+            raise error
 
 
 async def _once(tasks: dict[K, asyncio.Task[T]], key: K, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
