@@ -30,7 +30,6 @@ Say = Callable[[str], None]
 LAYOUT = 1
 """Grows when images are made differently."""
 KERNEL = "linux-image-cloud-amd64"
-MIRROR = "http://deb.debian.org/debian"
 DOCUMENTS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info")
 EMPTIED = ("boot", "dev", "proc", "run", "sys", "tmp", "workspace", "var/cache", "var/lib/apt/lists", "var/tmp")
 """Left out with what they hold, and made anew."""
@@ -146,12 +145,12 @@ def _root(config: QemuConfig, place: Path, say: Say) -> Path:
     else:
         say(f"debootstrap: {config.suite} with {', '.join(config.packages)}")
         include = f"--include={','.join(config.packages)}"
-        run("debootstrap", "--variant=minbase", include, config.suite, str(root), _mirror(config.suite))
+        run("debootstrap", "--variant=minbase", include, config.suite, str(root), *_mirror(config.suite))
     return root
 
 
-def _mirror(suite: str) -> str:
-    """Where apt has this release from on this machine; Debian's own if it has none."""
+def _mirror(suite: str) -> list[str]:
+    """Where apt has this release from on this machine; nothing if it has it not: debootstrap knows Debian's own."""
     if shutil.which("apt-get"):
         said = run(
             "apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(REPO_URI)", "Created-By: Packages"
@@ -159,8 +158,8 @@ def _mirror(suite: str) -> str:
         for line in said.splitlines():
             words = line.split()
             if words[:2] == [suite, "main"] and len(words) == 3:
-                return words[2]
-    return MIRROR
+                return [words[2]]
+    return []
 
 
 def _pack(config: QemuConfig, root: Path, target: Path, say: Say) -> None:
