@@ -5,10 +5,10 @@ is four turns of 15 to 30 ids with 40 ids of a tool result after each, which is 
 samples. The peer is the better of the two.
 
 Fair: one model (the tiny-moe preset, a Qwen3-MoE), each side in a process of its own, equal numbers of sampled ids,
-measured in turns, medians of 5. Every side may use two threads and takes the number that is faster for it; the peers'
-attention, expert kernels, page size and way of sharing prompts are chosen by a trial at each size, one after the other;
-a trial samples a quarter of a turn, or half an episode. The slower of the two peers is measured by its trials alone
-when it reaches less than half of the other.
+measured in turns, medians of 5. Ours runs as it ships, on one thread; the peers may use two, and their number of
+threads, attention, expert kernels, page size and way of sharing prompts are chosen by a trial at each size, one after
+the other; a trial samples a quarter of a turn, or half an episode. The slower of the two peers is measured by its
+trials alone when it reaches less than half of the other.
 
 Not equal: ours also returns the log-probability, version and stop of every token, which training needs; the peers
 return ids only. `generate` pads nothing, since its rows get one length; it cannot keep KV between turns and forwards
@@ -40,8 +40,8 @@ HOPELESS = 0.5
 """Share of the better peer's rate below which the other's trials suffice."""
 EXPERTS = ("grouped_mm", "batched_mm", "eager")
 AXES: Mapping[str, Mapping[str, Sequence[Any]]] = {
-    "ours": {"threads": THREADS},
-    "deterministic": {"threads": THREADS},
+    "ours": {"threads": (1,)},
+    "deterministic": {"threads": (1,)},
     "generate": {"threads": THREADS, "experts": EXPERTS, "attention": ("sdpa", "eager")},
     "continuous": {
         "children": (True, False),
