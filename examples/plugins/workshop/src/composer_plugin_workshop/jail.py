@@ -130,10 +130,13 @@ class JailProvider:
 
     async def close(self) -> None:
         """Safe twice; one sandbox that cannot be destroyed keeps no other, and the first error is raised at the end."""
-        destroyed = (sandbox.destroy() for sandbox in list(self.live.values()))
-        failed = await asyncio.gather(*destroyed, return_exceptions=True)
-        failed += await asyncio.gather(remove(self.root), return_exceptions=True)  # fails if anything is left
-        for error in filter(None, failed):
+        for error in filter(
+            None,
+            (
+                *await asyncio.gather(*(one.destroy() for one in list(self.live.values())), return_exceptions=True),
+                *await asyncio.gather(remove(self.root), return_exceptions=True),  # fails if anything is left
+            ),
+        ):
             raise error
 
 
