@@ -121,7 +121,7 @@ def inverse_scale(scale: torch.Tensor) -> torch.Tensor:
 
 
 def swizzle(scale: torch.Tensor) -> torch.Tensor:
-    """[..., M, K / 32] to the layout that tcgen05 reads: [..., ceil(M / 128), ceil(K / 128), 32, 4, 4], made contiguous.
+    """[..., M, K / 32] to what tcgen05 reads: [..., ceil(M / 128), ceil(K / 128), 32, 4, 4], contiguous.
 
     Entry [i, j, r, q, c] is the scale of row 128 i + 32 q + r and of block 4 j + c (PTX ISA, tcgen05.mma scale factor
     layout; cuBLAS, "1D block scaling factors layout"). What lies past the edge is 0, never stale memory.
