@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import Factory, evolve, field, frozen
@@ -62,6 +64,7 @@ def test_the_page_fits_100_columns_has_no_escapes_and_is_the_same_twice():
 @frozen
 class Experts:
     kernel: str = "fakes/fast"
+    settings: Mapping[str, Any] = Factory(dict)
 
 
 @frozen
@@ -69,11 +72,26 @@ class Mixture:
     experts: Experts = Experts()
 
 
-def test_the_kernel_that_a_model_names_is_a_component(tmp_path):
-    model = ModelSpec(name="mixture", config=Mixture, tokenizer=list, policy=list)
-    kernel = KernelSpec(name="fast", op="experts", factory=list, reference=list)
-    found = planned(tmp_path, "model.use='fakes/mixture'", more=(model, kernel))
-    assert ("kernels", "fakes/fast") in [(row["key"], row["id"]) for row in found["components"]]
+@frozen
+class FastConfig:
+    unroll: int = 1
+
+
+MIXTURE = (
+    ModelSpec(name="mixture", config=Mixture, tokenizer=list, policy=list),
+    KernelSpec(name="fast", op="experts", factory=list, reference=list, config=FastConfig),
+)
+
+
+def test_the_kernel_that_a_model_names_is_a_component_with_settings(tmp_path):
+    found = planned(tmp_path, "model.use='fakes/mixture'", "model.experts.settings.unroll=4", more=MIXTURE)
+    kernels = [(row["id"], row["settings"]) for row in found["components"] if row["key"] == "kernels"]
+    assert kernels == [("fakes/fast", {"unroll": 4})]
+
+
+def test_a_key_that_is_unknown_to_the_kernel_is_refused_with_its_place(tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.experts\.settings.*unrol: did you mean 'unroll'"):
+        planned(tmp_path, "model.use='fakes/mixture'", "model.experts.settings.unrol=4", more=MIXTURE)
 
 
 def test_needs_name_the_capability_and_the_setting_that_needs_it(tmp_path):

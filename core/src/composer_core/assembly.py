@@ -135,11 +135,11 @@ class Assembly:
         return True
 
     def _kernel(self) -> Any:
-        entry = self.choices.kernel()
-        if entry is None:
+        one = self.choices.kernel()
+        if one is None:
             return None
-        assert isinstance(entry.spec, KernelSpec)
-        return self._make(Chosen("kernels", entry, entry.spec.config()), entry.spec.factory)
+        assert isinstance(one.entry.spec, KernelSpec)
+        return self._make(one, one.entry.spec.factory)
 
     def _algorithm(self) -> Algorithm | None:
         if self.choices.entry("algorithms") is None:

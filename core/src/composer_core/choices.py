@@ -63,7 +63,7 @@ class Choices:
         """
         found = [self._pick(*choice) for choice in self._choices() if kind in ("", choice[0])]
         kernel = self.kernel() if kind == "" else None
-        return [*found, *([Chosen("kernels", kernel, kernel.spec.config())] if kernel else [])]
+        return [*found, *([kernel] if kernel else [])]
 
     def _choices(self) -> Iterator[tuple[str, str, Any]]:
         """(kind, key of the run file, choice) of every component; a kernel is chosen by the model's settings."""
@@ -98,11 +98,14 @@ class Choices:
             raise ConfigError(f"this run chooses no {SINGLE[kind]}", where=f"{SINGLE[kind]}.use")
         return self._pick(kind, SINGLE[kind], choice)
 
-    def kernel(self) -> Entry | None:
-        """The kernel that the model's settings name."""
+    def kernel(self) -> Chosen | None:
+        """The kernel that the model's settings name, with the settings that they hold for it."""
         experts = getattr(self.one("models").settings, "experts", None)
-        name = getattr(experts, "kernel", None)
-        return self.registry.find("kernels", name, where="model.experts.kernel") if name else None
+        if not (name := getattr(experts, "kernel", None)):
+            return None
+        entry = self.registry.find("kernels", name, where="model.experts.kernel")
+        given, where = getattr(experts, "settings", {}), "model.experts.settings"
+        return Chosen("kernels", entry, settings_for(entry.spec.config, given, where))
 
     def stage_settings(self) -> list[Any]:
         """The trainer's settings of every stage."""

@@ -13,6 +13,8 @@ from transformers import (
     AutoTokenizer,
     DeepseekV3Config,
     Gemma2Config,
+    Glm4MoeConfig,
+    GptOssConfig,
     LlamaConfig,
     Qwen3Config,
     Qwen3MoeConfig,
@@ -85,6 +87,21 @@ def deepseek_v3() -> DeepseekV3Config:
     )
 
 
+def glm4_moe() -> Glm4MoeConfig:
+    return Glm4MoeConfig(
+        **COMMON,
+        **GQA,
+        **ROUTED,
+        n_routed_experts=8,
+        n_shared_experts=1,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=1,
+        routed_scaling_factor=1.5,
+        use_qk_norm=True,
+    )
+
+
 class TestQwen3Moe(RoutedModelContract):
     def build(self) -> PolicyModel:
         return from_config(qwen3_moe())
@@ -113,6 +130,11 @@ class TestLlama(ModelContract):
 class TestDeepseekV3(RoutedModelContract):
     def build(self) -> PolicyModel:
         return from_config(deepseek_v3())
+
+
+class TestGlm4Moe(RoutedModelContract):
+    def build(self) -> PolicyModel:
+        return from_config(glm4_moe())
 
 
 class TestGroupedExperts(ExpertsContract):
@@ -182,6 +204,22 @@ def test_the_chosen_kernel_computes_the_experts() -> None:
 def test_a_dense_model_refuses_a_kernel_for_experts() -> None:
     with pytest.raises(ConfigError, match="no experts"):
         from_config(LlamaConfig(**COMMON), kernel=experts.dense)
+
+
+def test_experts_of_another_layout_are_refused_with_every_reason() -> None:
+    theirs = (
+        AutoModelForCausalLM.from_config(GptOssConfig(**COMMON, **GQA, num_local_experts=4, num_experts_per_tok=2))
+        .model.layers[0]
+        .mlp.experts
+    )
+    with pytest.raises(ConfigError, match=r"biases; their weights lie transposed.*interleaved.*function of their own"):
+        experts.install(theirs, experts.dense)
+    assert not hasattr(theirs, "composer_kernel")
+
+
+def test_settings_without_a_kernel_are_refused() -> None:
+    with pytest.raises(ValueError, match="no effect where none is chosen"):
+        ExpertsConfig(settings={"recipe": "floor"})
 
 
 def test_the_seed_alone_decides_the_preset_s_weights() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import Attribute, Factory, field, frozen, validators
@@ -23,6 +24,13 @@ class ExpertsConfig:
 
     kernel: str | None = None
     """Component id of a kernel of op "experts"; None is our own: grouped, or row-padded when deterministic."""
+    settings: Mapping[str, Any] = field(factory=dict)
+    """The chosen kernel's own settings: `[model.experts.settings]`."""
+
+    @settings.validator
+    def _kernel_is_chosen(self, _attribute: object, settings: Mapping[str, Any]) -> None:
+        if settings and self.kernel is None:
+            raise ValueError("settings of a kernel have no effect where none is chosen; give experts.kernel too")
 
 
 @frozen

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch.nn.functional import grouped_mm, silu
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _default_apply_gate
 
+from composer_core.errors import ConfigError
 from composer_core.tensors import Experts
 from composer_plugin_hf.cache import round_up
 
@@ -135,8 +136,35 @@ def build_dense(config: object, build: object) -> Experts:
     return dense
 
 
+def misfit(module: Any) -> str | None:
+    """Why the weights or the gate of a transformers experts module are not those of the op, or None.
+
+    The flags are those that `transformers.integrations.moe.use_experts_implementation` sets.
+    """
+    found = {
+        "they have biases": module.has_bias,
+        "they have no gate": not module.has_gate,
+        "their weights lie transposed, [E, in, out]": module.is_transposed,
+        "gate and up are interleaved": not module.is_concatenated,
+        "a norm stands behind each": getattr(module, "has_post_expert_norm", False),
+        "their gate is a function of their own": type(module)._apply_gate is not _default_apply_gate,
+    }
+    return "; ".join(reason for reason, is_so in found.items() if is_so) or None
+
+
 def install(module: Any, kernel: Experts) -> None:
-    """Let one transformers experts module compute with `kernel`."""
+    """Let one transformers experts module compute with `kernel`.
+
+    Raises:
+        ConfigError: its layout is not that of the op.
+    """
+    if reason := misfit(module):
+        raise ConfigError(
+            f"the experts of {type(module).__name__} are not those of the op 'experts': {reason}",
+            who="plugin hf",
+            expected="gate_up_proj [E, 2F, D] with the gates first, down_proj [E, D, F], silu(gate) * up, no biases",
+            fix="choose a model of such experts (Qwen3-MoE, DeepSeek-V3, Kimi-K2, GLM-4.5)",
+        )
     module.composer_kernel = kernel
 
 

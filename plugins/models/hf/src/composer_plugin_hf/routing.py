@@ -4,7 +4,7 @@ Legend: N = B x T tokens, L MoE layers, K experts per token, E experts.
 
 A replayed id gets the gate value that the router computes for it now, renormalized as the model does, so the gradient
 still reaches the router (RL.md section 4). The hooks know two routers: softmax before the choice (Qwen3-MoE), and
-sigmoid with a correction bias that takes part in the choice only (DeepSeek-V3).
+sigmoid with a correction bias that takes part in the choice only (DeepSeek-V3, GLM-4.5).
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def _sigmoid_weights(gate: Any, logits_NE: torch.Tensor, ids_NK: torch.Tensor) -
 ROUTERS = {
     "qwen3_moe": _softmax_weights,
     "deepseek_v3": _sigmoid_weights,
+    "glm4_moe": _sigmoid_weights,
     "qwen3": None,
     "llama": None,
 }
