@@ -227,7 +227,11 @@ class Ops(Protocol):
         ...
 
     def decode_mm(
-        self, x_PD: torch.Tensor, ids_P: torch.Tensor, w_data: torch.Tensor, w_scale: torch.Tensor
+        self, x_MD: torch.Tensor, ids_P: torch.Tensor, w_data: torch.Tensor, w_scale: torch.Tensor
     ) -> torch.Tensor:
-        """y[p] = w[ids[p]] @ x[p] for few pairs: x in bf16, weights [E, N, D] scaled 1x32."""
+        """y[p] = w[ids[p]] @ x[p // (P / M)] for few pairs: x in bf16, weights [E, N, D] scaled 1x32; bf16 [P, N].
+
+        M is P, or a divisor of it where pairs that follow each other share a row (the K experts of a token). bf16 holds
+        the values of rows that were quantized and brought back exactly, which is how sampling repeats training's sums.
+        """
         ...

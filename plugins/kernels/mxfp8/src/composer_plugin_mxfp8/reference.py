@@ -11,14 +11,19 @@ import torch
 from composer_plugin_mxfp8 import formats
 from composer_plugin_mxfp8.formats import COLUMNWISE, MX, ROWWISE, Scaling, Shape, swizzle, unswizzle
 from composer_plugin_mxfp8.ops import ALIGN, Blocks, Plan, Routes, Score, padded_rows
+from composer_plugin_mxfp8.reference_mm import decode_mm, grouped_dgrad, grouped_mm, grouped_wgrad
 
 __all__ = [
     "balance_bias",
     "combine",
     "combine_backward",
+    "decode_mm",
     "dequantize",
     "gather_quantize",
     "gather_quantize_both",
+    "grouped_dgrad",
+    "grouped_mm",
+    "grouped_wgrad",
     "plan",
     "quantize_both",
     "quantize_columns",
