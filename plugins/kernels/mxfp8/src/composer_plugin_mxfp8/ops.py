@@ -199,8 +199,9 @@ class Ops(Protocol):
         w_data_ENK: torch.Tensor,
         w_scale: torch.Tensor,
         ends_E: torch.Tensor,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> torch.Tensor:
-        """y[r] = w[e] @ a[r] for each expert's rows, both scaled 1x32; bf16 [R, N], undefined past the ends."""
+        """y[r] = w[e] @ a[r] for each expert's rows, both scaled 1x32; [R, N] in `dtype`, undefined past the ends."""
         ...
 
     def grouped_dgrad(
@@ -210,8 +211,9 @@ class Ops(Protocol):
         w_data_ENK: torch.Tensor,
         w_scale: torch.Tensor,
         ends_E: torch.Tensor,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> torch.Tensor:
-        """dx[r] = dy[r] @ w[e], dy scaled 1x32 and w 32x1, along N both; bf16 [R, K]."""
+        """dx[r] = dy[r] @ w[e], dy scaled 1x32 and w 32x1, along N both; [R, K] in `dtype`."""
         ...
 
     def grouped_wgrad(
@@ -227,9 +229,15 @@ class Ops(Protocol):
         ...
 
     def decode_mm(
-        self, x_MD: torch.Tensor, ids_P: torch.Tensor, w_data: torch.Tensor, w_scale: torch.Tensor
+        self,
+        x_MD: torch.Tensor,
+        ids_P: torch.Tensor,
+        w_data: torch.Tensor,
+        w_scale: torch.Tensor,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> torch.Tensor:
-        """y[p] = w[ids[p]] @ x[p // (P / M)] for few pairs: x in bf16, weights [E, N, D] scaled 1x32; bf16 [P, N].
+        """y[p] = w[ids[p]] @ x[p // (P / M)] for few pairs: x in bf16 or fp32, weights [E, N, D] scaled 1x32;
+        [P, N] in `dtype`.
 
         M is P, or a divisor of it where pairs that follow each other share a row (the K experts of a token). bf16 holds
         the values of rows that were quantized and brought back exactly, which is how sampling repeats training's sums.

@@ -21,10 +21,11 @@ def grouped_mm(
     w_data_ENK: torch.Tensor,
     w_scale: torch.Tensor,
     ends_E: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
     """See `Ops.grouped_mm`."""
     a_RK, w_ENK = _rows(a_data_RK, a_scale), _rows(w_data_ENK, w_scale)
-    return grouped_product(a_RK, w_ENK.transpose(1, 2), offs=ends_E).to(torch.bfloat16)
+    return grouped_product(a_RK, w_ENK.transpose(1, 2), offs=ends_E).to(dtype)
 
 
 def grouped_dgrad(
@@ -33,10 +34,11 @@ def grouped_dgrad(
     w_data_ENK: torch.Tensor,
     w_scale: torch.Tensor,
     ends_E: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
     """See `Ops.grouped_dgrad`."""
     dy_RN, w_ENK = _rows(dy_data_RN, dy_scale), _columns(w_data_ENK, w_scale)
-    return grouped_product(dy_RN, w_ENK, offs=ends_E).to(torch.bfloat16)
+    return grouped_product(dy_RN, w_ENK, offs=ends_E).to(dtype)
 
 
 def grouped_wgrad(
@@ -52,11 +54,17 @@ def grouped_wgrad(
     return grouped_product(dy_RN.T, x_RK, offs=ends_E).to(dtype)
 
 
-def decode_mm(x_MD: torch.Tensor, ids_P: torch.Tensor, w_data: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
+def decode_mm(
+    x_MD: torch.Tensor,
+    ids_P: torch.Tensor,
+    w_data: torch.Tensor,
+    w_scale: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
     """See `Ops.decode_mm`: the weights of each pair are copied, so this is for few pairs only."""
     w_PND = _rows(w_data[ids_P], w_scale[ids_P])
     x_PD = x_MD.float().repeat_interleave(len(ids_P) // max(1, len(x_MD)), 0)
-    return torch.bmm(w_PND, x_PD[:, :, None])[..., 0].to(torch.bfloat16)
+    return torch.bmm(w_PND, x_PD[:, :, None])[..., 0].to(dtype)
 
 
 def _rows(data: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
