@@ -1,7 +1,7 @@
 # The two commands are `make demo` and `make test`; both do all their own set-up (tools/setup.sh).
 VENV ?= .venv
 BIN := $(VENV)/bin
-DISTS := core testkit $(wildcard plugins/*/*)
+DISTS := core envkit testkit $(wildcard plugins/*/*)
 RUN_DIR ?= runs/quickstart
 
 .PHONY: demo test lint docs bench bench-quickstart soak wheels clean setup
@@ -21,7 +21,7 @@ test: setup
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(wildcard core/src/* testkit/src/* plugins/*/*/src/*)
+	$(BIN)/mypy $(wildcard core/src/* envkit/src/* testkit/src/* plugins/*/*/src/*)
 	$(BIN)/lint-imports
 
 docs: setup

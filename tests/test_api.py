@@ -29,11 +29,12 @@ WHOLE = (
 )  # fmt: skip
 """Modules of core that are public as a whole."""
 PARTS = (
-    "cli", "credit", "diffs", "episode", "executor", "grading", "history", "hosting", "listing", "noise", "plugins",
+    "cli", "credit", "diffs", "episode", "executor", "grading", "history", "listing", "noise", "plugins",
     "printable", "sandbox", "schema", "stores", "tensors", "traces", "tracking",
 )  # fmt: skip
 """Modules of core of which the names in `__all__` are public."""
 CORE = ("composer_core", *(f"composer_core.{name}" for name in sorted((*WHOLE, *PARTS))))
+ENVKIT = ("composer_envkit",)
 KIT = tuple(
     info.name
     for info in pkgutil.walk_packages(composer_testing.__path__, "composer_testing.")
@@ -67,7 +68,7 @@ def surface():
     """All lines, sorted."""
     lines = [
         line
-        for name in (*CORE, *KIT)
+        for name in (*CORE, *ENVKIT, *KIT)
         for module in [import_module(name)]
         for attribute in public(module)
         for line in lines_of(f"{name}.{attribute}", getattr(module, attribute), module)
@@ -208,6 +209,7 @@ def imports(folder):
 
 
 AUTHORS = [
+    ROOT / "envkit/src",
     *ROOT.glob("plugins/*/*/src"),
     *ROOT.glob("examples/plugins/*/src"),
     ROOT / "testkit/src/composer_testing/fakes",

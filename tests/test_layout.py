@@ -22,7 +22,7 @@ PERSON = (
     "plan.py", "summary.py",
 )  # fmt: skip
 """Modules of core that serve what a person sees; all others are contracts and the loop (decision 0005)."""
-LOOP_LINES, PERSON_LINES = 4950, 1550
+LOOP_LINES, PERSON_LINES = 4900, 1550
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -121,7 +121,12 @@ def test_every_kind_has_a_hook_and_a_record():
 
 
 def test_all_distributions_share_one_version_and_ask_for_it(root):
-    files = [root / "core/pyproject.toml", root / "testkit/pyproject.toml", *root.glob("plugins/*/*/pyproject.toml")]
+    files = [
+        root / "core/pyproject.toml",
+        root / "envkit/pyproject.toml",
+        root / "testkit/pyproject.toml",
+        *root.glob("plugins/*/*/pyproject.toml"),
+    ]
     projects = [tomllib.loads(path.read_text())["project"] for path in files]
     assert {project["version"] for project in projects} == {"0.1.0"}
     for project in projects[1:]:

@@ -25,8 +25,8 @@ from composer_testing.budget import BUDGETS, logical_lines
 WORKSHOP = Path(__file__).resolve().parent.parent / "examples/plugins/workshop"
 SOURCE = WORKSHOP / "src/composer_plugin_workshop"
 NAME, VERSION = "composer-plugin-workshop", "0.3.0"
-MODULES = {f"composer_core{name}" for name in ("", ".errors", ".hosting", ".protocols", ".tensors", ".types")}
-"""All of core that an outsider had to know."""
+MODULES = {f"composer_core{name}" for name in ("", ".errors", ".protocols", ".tensors", ".types")} | {"composer_envkit"}
+"""All of ours that an outsider had to know."""
 PARTS = {
     "composer_tools": ("tool", ["outline"]),
     "composer_rewards": ("reward", ["small_patch"]),
@@ -72,7 +72,7 @@ def test_its_tests_need_the_test_kit_beside_that():
 def test_the_workspace_does_not_know_it(root):
     dists = [line for line in (root / "Makefile").read_text().splitlines() if line.startswith("DISTS")]
     assert dists and not any("examples" in line for line in dists)
-    ours = [path for folder in ("core", "testkit", "plugins") for path in (root / folder).rglob("*.py")]
+    ours = [path for folder in ("core", "envkit", "testkit", "plugins") for path in (root / folder).rglob("*.py")]
     assert not [path for path in ours if "composer_plugin_workshop" in path.read_text(encoding="utf-8")]
 
 
@@ -110,7 +110,7 @@ def bin_folder(root, tmp_path_factory):
     plugins = tomllib.loads((WORKSHOP / "run.toml").read_text())["plugins"]
     ours = [path for name in plugins for path in root.glob(f"plugins/*/{name}")]
     assert len(ours) == len(plugins) - 1
-    dists = [root / "core", root / "testkit", *ours, WORKSHOP]
+    dists = [root / "core", root / "envkit", root / "testkit", *ours, WORKSHOP]
     pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", wheels, *dists)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     names = [tomllib.loads((dist / "pyproject.toml").read_text())["project"]["name"] for dist in dists]

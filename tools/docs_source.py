@@ -1,8 +1,8 @@
 """Definitions as a reader of the contract needs them: signatures, fields and what each means, without bodies.
 
 Used by `tools/docs.py`. The text is cut out of core's source through its syntax tree and nothing is imported, so pages
-show the words of the code, and torch's side is read without torch. A name is "module.Name" below `composer_core`; a
-module alone is everything public in it.
+show the words of the code, and torch's side is read without torch. A name is "module.Name" below `composer_core`, or
+"envkit.module.Name" of the other distribution that authors write against; a module alone is everything public in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent.parent / "core/src/composer_core"
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE, ENVKIT = ROOT / "core/src/composer_core", ROOT / "envkit/src/composer_envkit"
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 INDENT = "    "
@@ -36,7 +37,8 @@ def names_of(module: str) -> list[str]:
 @cache
 def module_of(name: str) -> tuple[list[str], dict[str, Definition]]:
     """The lines of a module, and its public definitions by name."""
-    text = (SOURCE / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
+    path = f"{name.removeprefix('envkit.').replace('.', '/')}.py"
+    text = ((ENVKIT if name.startswith("envkit.") else SOURCE) / path).read_text(encoding="utf-8")
     nodes = [node for node in ast.parse(text).body if isinstance(node, (ast.ClassDef, *FUNCTIONS))]
     return text.splitlines(), {node.name: node for node in nodes if not node.name.startswith("_")}
 

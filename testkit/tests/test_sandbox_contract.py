@@ -20,6 +20,7 @@ from composer_core import BuildContext, SandboxSpec
 from composer_core.capabilities import CAPABILITIES
 from composer_core.protocols import ExecResult, SandboxProvider
 from composer_core.trees import Patch
+from composer_envkit import remove
 from composer_testing import sandbox_claims, sandbox_walls
 from composer_testing.contracts.sandboxes import SandboxContract
 from composer_testing.fakes.sandbox import MemoryProvider, MemorySandbox
@@ -399,19 +400,19 @@ def test_what_destroying_leaves_behind_is_named(said, folders, monkeypatch):
     opened: list[int] = []
 
     async def keeps_its_folder(self: Any) -> None:
-        self._live.pop(self.id, None)
-        await self._processes.kill()
+        self.provider.live.pop(self.id, None)
+        await self.processes.kill()
 
     async def keeps_its_command(self: Any) -> None:
-        self._live.pop(self.id, None)
-        await folders.remove(self._home)
+        self.provider.live.pop(self.id, None)
+        await remove(self.home)
 
     async def keeps_a_descriptor(self: Any, destroy: Any = folders.MyNameSandbox.destroy) -> None:
         opened.append(os.open("/dev/null", os.O_RDONLY))
         await destroy(self)
 
     for destroy, found in (
-        (keeps_its_folder, f"'{tempfile.gettempdir()}/my-name-"),
+        (keeps_its_folder, f"'{tempfile.gettempdir()}/composer-"),
         (keeps_its_command, f"sleep 86400.{os.getpid()}"),
         (keeps_a_descriptor, "destroy() left ['descriptor "),
     ):
@@ -422,35 +423,19 @@ def test_what_destroying_leaves_behind_is_named(said, folders, monkeypatch):
 
 def test_what_closing_leaves_behind_is_named_by_every_test(said, folders):
     async def close(self: Any) -> None:
-        for sandbox in list(self._live.values()):
+        for sandbox in list(self.live.values()):
             await sandbox.destroy()
 
     make = provider_of(folders, "MyNameProvider", close=close)
-    assert "close() left ['my-name-" in said(make, set(), "test_listing_tells_files_from_folders")
+    assert "close() left ['composer-" in said(make, set(), "test_listing_tells_files_from_folders")
 
 
 def test_a_provider_that_closes_until_the_first_failure_is_caught(said, folders):
     async def close(self: Any) -> None:
-        await asyncio.gather(*(sandbox.destroy() for sandbox in list(self._live.values())))
-        await folders.remove(self._root)
+        await asyncio.gather(*(sandbox.destroy() for sandbox in list(self.live.values())))
+        await remove(self.root)
 
     test = "test_one_sandbox_that_cannot_be_destroyed_keeps_no_other_when_the_provider_closes"
     assert not said(provider_of(folders, "MyNameProvider"), set(), test)
     left = said(provider_of(folders, "MyNameProvider", close=close), set(), test)
-    assert "close() left ['my-name-" in left and "when one sandbox could not be destroyed" in left
-
-
-def test_the_templates_provider_says_what_could_not_be_killed_and_removes_the_rest(folders, monkeypatch):
-    async def fail(self: Any) -> None:
-        raise RuntimeError("cannot be killed")
-
-    async def main() -> None:
-        provider = provider_of(folders, "MyNameProvider")()
-        await provider.create(await provider.prepare(sandbox_claims.SPEC, sandbox_claims.TREE), 2)
-        monkeypatch.setattr(folders.Processes, "kill", fail)
-        with pytest.raises(RuntimeError, match="cannot be killed"):
-            await provider.close()
-        assert not provider._root.exists()
-        await provider.close()
-
-    asyncio.run(main())
+    assert "close() left ['composer-" in left and "when one sandbox could not be destroyed" in left

@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from composer_core import statistics
 from composer_core.config import EvaluationSet, limits_for
 from composer_core.errors import ConfigError
-from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Sampling, SlotKey, Task
+from composer_core.types import EpisodeRequest, EpisodeResult, Sampling, SlotKey, Task
 
 BEST_OF = 8
 REFILLS = 2
@@ -128,7 +128,7 @@ def summarize(results: Sequence[EpisodeResult], seed: int = 0) -> tuple[dict[str
     rows: dict[str, list[int]] = {}
     valid = [result for result in results if result.verdict.valid]
     for result in valid:
-        rows.setdefault(result.key.task_id, []).append(int(result.verdict.outcome is Outcome.SOLVED))
+        rows.setdefault(result.key.task_id, []).append(int(result.verdict.solved))
     metrics = {"episodes": float(len(valid)), "voids": float(len(results) - len(valid))}
     if not valid:  # nothing was measured: no rate at all, rather than one of 0
         return rows, metrics

@@ -83,6 +83,10 @@ class Verdict:
     cause: str | None = None
 
     @property
+    def solved(self) -> bool:
+        return self.outcome is Outcome.SOLVED
+
+    @property
     def valid(self) -> bool:
         """Counts in its group's statistics and is trained."""
         return self.outcome in (Outcome.SOLVED, Outcome.FAILED)

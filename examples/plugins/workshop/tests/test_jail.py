@@ -171,6 +171,7 @@ def test_a_link_is_not_exchanged_for_a_folder_while_a_file_is_written(inside, tm
     async def act(sandbox):
         swap = f"for i in $(seq 300); do mkdir w; rmdir w; ln -s {tmp_path} w; rm w; done"
         racing = asyncio.ensure_future(sandbox.exec(["sh", "-c", swap]))
+        await asyncio.sleep(0)  # it is at it
         while not racing.done():
             await sandbox.write("w/file", b"x")
             await sandbox.exec(["rm", "-rf", "w"])
@@ -210,19 +211,3 @@ def test_what_is_missing_is_named_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(ENV, "PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="apt install bubblewrap"):
         asyncio.run(probe())
-
-
-def test_closing_says_what_could_not_be_killed_and_removes_all_files_the_same(tmp_path, monkeypatch):
-    async def fail(self: Any) -> None:
-        raise RuntimeError("cannot be killed")
-
-    async def whole() -> None:
-        jails = provider(tmp_path)
-        await jails.create(await jails.prepare(TemplateSpec(TREE.ref), TREE), 2)
-        monkeypatch.setattr(jail.Processes, "kill", fail)
-        with pytest.raises(RuntimeError, match="cannot be killed"):
-            await jails.close()
-        assert not jails.root.exists()
-        await jails.close()
-
-    asyncio.run(whole())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_core.hosting import lay
+from composer_envkit import lay
 from composer_core.trees import File, Patch
 from composer_core.types import Score
 from composer_plugin_drills.build import build, derive

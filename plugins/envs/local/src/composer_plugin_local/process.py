@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from composer_core.errors import NoCapacity, PathError, PrepareError, QuotaError, SandboxGone, TemplateMissing
-from composer_core.hosting import Processes, copy, lay, remove
+from composer_envkit import Processes, copy, lay, remove
 from composer_core.protocols import (
     BuildContext,
     Created,

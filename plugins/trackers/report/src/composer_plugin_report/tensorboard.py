@@ -76,7 +76,7 @@ def averages(results: list[EpisodeResult]) -> dict[str, float]:
     found = {"void_share": 1 - len(valid) / len(results)}
     if valid:
         found["reward_mean"] = math.fsum(result.reward for result in valid) / len(valid)
-        found["solve_rate"] = sum(result.verdict.outcome is Outcome.SOLVED for result in valid) / len(valid)
+        found["solve_rate"] = sum(result.verdict.solved for result in valid) / len(valid)
         for name in dict.fromkeys(name for result in valid for name in result.stats):
             values = [result.stats[name] for result in valid if name in result.stats]
             found[f"stats/{name}"] = math.fsum(values) / len(values)

@@ -19,12 +19,13 @@ class MyNameConfig:
 
 @hookimpl
 def composer_sandboxes() -> Iterable[SandboxSpec]:
-    """Declares what it is: no isolation, and no capability beyond commands and files."""
+    """Declares what it is: no isolation, and copies of a sandbox as it stands."""
     yield SandboxSpec(
         name="my-name",
         factory="composer_plugin_my_name.sandbox:MyNameProvider",
         config=MyNameConfig,
         isolation="none",
+        capabilities={"sandbox.forks", "sandbox.snapshots.files"},
         summary="folders and processes of this machine; isolates nothing",
     )
 

@@ -1,7 +1,5 @@
 """Hook module: imported by every listing of plugins, so it imports nothing heavy."""
 
-from collections.abc import Iterable
-
 from composer_core import ToolContext, ToolSpec, hookimpl
 
 COMPOSER_API = 1
@@ -18,6 +16,6 @@ async def my_name(context: ToolContext, path: str) -> str:
 
 
 @hookimpl
-def composer_tools() -> Iterable[ToolSpec]:
+def composer_tools() -> list[ToolSpec]:
     """What the model is told (name, schema, description) is made of the function's signature and docstring."""
-    yield ToolSpec.of(my_name, effect="read")
+    return [ToolSpec.of(my_name, effect="read")]

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from composer_core.errors import BackendError
-from composer_core.hosting import Processes, copy, lay, remove
 from composer_core.protocols import ExecRequest
 from composer_core.trees import File, Tree
+from composer_envkit import Processes, copy, lay, remove
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 LONG_S = 60

@@ -1,13 +1,8 @@
-"""What a sandbox backend on this machine needs and should not have to write: workspaces laid out, copied and removed,
-commands run.
+"""Commands of one sandbox that are processes here, be it of this user or of a program that puts walls around them
+(`bwrap`, `docker exec`, `ssh`).
 
-For backends whose workspace is a folder here and whose commands are processes here, be it of this user or of a program
-that puts walls around them (`bwrap`, `docker exec`, `ssh`). What a command owes its user is the same for all: output
-is kept up to a cap and counted to its end, a time limit keeps what was printed, and what a command started ends with
-it.
-
-Nothing here isolates. Paths inside a workspace are the backend's own business, since how one may be opened depends on
-who else can change it in the meantime.
+What a command owes its user is the same for all: output is kept up to a cap and counted to its end, a time limit keeps
+what was printed, and what a command started ends with it. Nothing here isolates.
 """
 
 from __future__ import annotations
@@ -20,63 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from composer_core.errors import BackendError
 from composer_core.protocols import ExecRequest, ExecResult
-from composer_core.trees import Tree
 
 DRAIN_S = 1.0
 """How long pipes are still read once a command's group was killed: a process that left the group may hold them open."""
-
-__all__ = ["Processes", "copy", "lay", "remove"]
-
-
-def lay(tree: Tree, folder: Path) -> None:
-    """Write a tree into a folder, which is made; files that are there already are replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in tree.files:
-        path = folder / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.data)
-        path.chmod(0o755 if file.executable else 0o644)
-
-
-async def copy(source: Path, target: Path) -> None:
-    """Copy what a folder holds into another, which exists: links stay links, modes and times stay.
-
-    Raises:
-        OSError: it cannot be copied whole; what was copied until then is left.
-    """
-    error = await _host("cp", "-a", "--reflink=auto", "--", f"{source}/.", str(target))
-    if error:
-        raise OSError(error)
-
-
-async def remove(folder: Path) -> None:
-    """Delete a folder, if it is there, whatever commands have made of it.
-
-    They may have closed it to its owner, or nested it deeper than `shutil.rmtree` can follow (a RecursionError).
-
-    Raises:
-        BackendError: something of it is still there.
-    """
-    if await _host("rm", "-rf", "--", str(folder)):
-        await _host("chmod", "-R", "u+rwX", "--", str(folder))
-        error = await _host("rm", "-rf", "--", str(folder))
-        if error:
-            raise BackendError("a folder cannot be removed", where=str(folder), found=error, fix="remove it by hand")
-
-
-async def _host(*argv: str) -> str:
-    """Run a program of the host; what it complained about, "" if it went well. Cancelling it waits for its end."""
-    null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=null, stderr=pipe)
-    ending = asyncio.ensure_future(process.communicate())
-    try:
-        _, error = await asyncio.shield(ending)
-    except asyncio.CancelledError:  # whoever cleans up next must not meet it at work
-        await ending
-        raise
-    return (error.decode(errors="replace").strip() or f"{argv[0]} failed") if process.returncode else ""
 
 
 class Processes:

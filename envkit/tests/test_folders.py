@@ -1,0 +1,138 @@
+"""Sandboxes on folders keep the contract of their kind with nothing around their commands."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from composer_core import SandboxSpec, Tree
+from composer_core.errors import BackendError, PathError, PrepareError
+from composer_core.protocols import Created, Failed, TemplateSpec
+from composer_envkit import FolderProvider, FolderSandbox, Provider
+from composer_testing.contracts.sandbox_commands import CommandContract
+
+TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n"})
+
+
+class Plain(FolderProvider):
+    def __init__(self, config, build):
+        super().__init__(FolderSandbox)
+
+
+class TestFolders(CommandContract):
+    spec = SandboxSpec(name="folders", factory=Plain, capabilities={"sandbox.forks", "sandbox.snapshots.files"})
+
+
+@pytest.fixture
+def inside():
+    """Run `act(backend, provider)` in one sandbox of TREE; nothing of its provider may be left behind."""
+
+    def run(act):
+        async def whole():
+            folders = FolderProvider(FolderSandbox)
+            try:
+                (child,) = await folders.create(await folders.prepare(TemplateSpec(TREE.ref), TREE))
+                return await act(child.backend, folders)
+            finally:
+                await folders.close()
+                assert not folders.root.exists()
+
+        return asyncio.run(whole())
+
+    return run
+
+
+def test_a_link_that_leads_out_is_not_followed(inside, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+
+    async def act(sandbox, folders):
+        for name, target in (("file", tmp_path / "secret"), ("folder", tmp_path), ("circle", "circle"), ("here", ".")):
+            (sandbox.folder / name).symlink_to(target)
+        for path in ("file", "folder/secret", "circle", "a\0b", "n" * 5000):
+            with pytest.raises(PathError):
+                await sandbox.read(path, 100)
+            with pytest.raises(PathError):
+                await sandbox.write(path, b"x")
+        with pytest.raises(PathError):
+            await sandbox.list("folder")
+        assert await sandbox.read("here/a.txt", 100) == b"one\n"
+
+    inside(act)
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+def test_forks_leave_no_folder_but_their_own(inside):
+    async def act(sandbox, folders):
+        children = await sandbox.fork(3)
+        assert all(isinstance(child, Created) for child in children)
+        template, homes = 1, 1 + len(children)
+        assert len(list(folders.root.iterdir())) == template + homes == template + len(folders.live)
+
+    inside(act)
+
+
+def test_a_child_that_cannot_be_copied_is_failed_and_leaves_nothing(inside, monkeypatch):
+    async def act(sandbox, folders):
+        monkeypatch.setattr("composer_envkit.folders.copy", full)
+        (failed,) = await folders.create(await folders.prepare(TemplateSpec(TREE.ref), TREE))
+        assert failed == Failed("no space left on device")
+        with pytest.raises(PathError, match="no space"):
+            await sandbox.fork(1)
+        monkeypatch.undo()
+        assert len(folders.live) == 1 and len(list(folders.root.iterdir())) == 2
+        assert len(await sandbox.fork(1)) == 1
+
+    async def full(source: Path, target: Path) -> None:
+        raise OSError("no space left on device")
+
+    inside(act)
+
+
+def test_commands_that_a_template_needs_are_looked_for(inside):
+    async def act(sandbox, folders):
+        with pytest.raises(PrepareError, match="no-such-command"):
+            await folders.prepare(TemplateSpec(TREE.ref, needs=("sh", "no-such-command")), TREE)
+
+    inside(act)
+
+
+def test_closing_says_what_could_not_be_ended_and_ends_the_rest(monkeypatch):
+    async def fail(self):
+        raise RuntimeError("cannot be killed")
+
+    async def whole():
+        folders = FolderProvider(FolderSandbox)
+        await folders.create(await folders.prepare(TemplateSpec(TREE.ref), TREE), 2)
+        monkeypatch.setattr("composer_envkit.folders.Processes.kill", fail)
+        with pytest.raises(RuntimeError, match="cannot be killed"):
+            await folders.close()
+        assert not folders.root.exists()
+        await folders.close()
+
+    asyncio.run(whole())
+
+
+def test_a_start_that_fails_fails_one_child_as_far_as_it_says():
+    class Choosy(Provider):
+        async def start(self, spec, state):
+            assert state == TREE
+            if self.live:
+                raise BackendError("one is enough")
+            return Lone()
+
+    class Lone:
+        id = "lone"
+
+        async def destroy(self):
+            raise ValueError("it stays")
+
+    async def whole():
+        provider = Choosy()
+        template = await provider.prepare(TemplateSpec(TREE.ref), TREE)
+        first, second = await provider.create(template, 2)
+        assert isinstance(first, Created) and await provider.attach("lone") is first.backend
+        assert second == Failed("one is enough", BackendError.retryable)
+        with pytest.raises(ValueError, match="it stays"):
+            await provider.close()
+
+    asyncio.run(whole())
