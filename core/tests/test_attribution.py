@@ -161,6 +161,8 @@ def test_in_a_registration_hook(install, at):
     with pytest.raises(PluginFault, match="ZeroDivisionError") as caught:
         loaded()
     assert f"mine/composer_tools of {WHOSE} (hook)" in str(caught.value)
+    assert "(site/mine_hooks.py:" in str(caught.value), "the author's line"
+    assert caught.value.exit_code == 2, "nothing has run yet"
 
 
 def test_in_the_hook_that_checks_a_run(install):
@@ -458,8 +460,9 @@ def test_at_close(install, tmp_path, kind):
     run = tmp_path / "run"
     with pytest.raises(PluginFault) as caught:
         asyncio.run(train(load(FAKES, (*SHORT, choice(kind))), loaded(), RunDir(run)))
-    told = f"mine/part of {WHOSE} ({kind}) raised ZeroDivisionError: in close\n  where:    while closing"
-    assert str(caught.value) == told
+    told = f"mine/part of {WHOSE} ({kind}) raised ZeroDivisionError: in close (site/mine_hooks.py:"
+    assert str(caught.value).startswith(told), "with the author's own line"
+    assert str(caught.value).endswith(")\n  where:    while closing")
     assert (run / "summary.json").exists(), "the run itself was finished"
     diary = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     (failed,) = [event for event in diary if event["event"] == "PluginFailed"]

@@ -18,6 +18,7 @@ This module formats messages; it does not print, log or decide what a fault mean
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -132,6 +133,11 @@ class CapabilityError(UserError):
 
 class PluginFault(ComposerError):
     """A plugin's component raised an exception of its own; `kind` and `plugin` say which."""
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        """A hook that fails is a plugin that cannot be used, found before anything ran."""
+        return 2 if self.kind == "hook" else 1
 
     @property
     def kind(self) -> str:
@@ -251,8 +257,20 @@ class _Boundary(AbstractContextManager[None]):
                 said = [str(error.fields["who"])] if "who" in error.fields else []
                 error.fields |= {"plugin": self.plugin, "who": ", ".join([*said, who(self.plugin)])}
         elif isinstance(error, Exception):
-            text = f"{who(self.plugin)} ({self.kind}) raised {type(error).__name__}: {error}"
+            text = f"{who(self.plugin)} ({self.kind}) raised {type(error).__name__}: {error}{_line(trace)}"
             raise PluginFault(text, kind=self.kind, plugin=self.plugin) from error
+
+
+def _line(trace: TracebackType | None) -> str:
+    """The last line that is neither core's nor of the standard library: where the author has to look."""
+    ours = (os.path.dirname(__file__), os.path.dirname(os.__file__))
+    text = ""
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if os.path.isfile(path) and ("site-packages" in path or not path.startswith(ours)):
+            text = f" ({os.sep.join(path.split(os.sep)[-2:])}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return text
 
 
 def pip_fix(error: BaseException, asked: str) -> str | None:
