@@ -17,10 +17,9 @@ Legend: M rows, K columns (both of any leading shape `...`), E8M0 byte b = 2^(b 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
-from attrs import frozen
 
 BLOCK = 32
 """Elements that share a scale (OCP MX 5.1, k of all concrete formats)."""
@@ -44,9 +43,8 @@ TILE: Shape = (128, 4)
 """Scales of one tile of the tcgen05 layout: 128 rows, and the four blocks of 128 columns."""
 
 
-@frozen(eq=False)
-class MX:
-    """A tensor in MXFP8. Data is never transposed in memory, whichever way its blocks run."""
+class MX(NamedTuple):
+    """A tensor in MXFP8, which a compiled graph may make. Data is never transposed in memory, whichever way its blocks run."""
 
     data: torch.Tensor
     """float8_e4m3fn [..., M, K]."""

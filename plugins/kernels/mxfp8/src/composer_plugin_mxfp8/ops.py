@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, Protocol
 
 import torch
-from attrs import frozen
 
 from composer_plugin_mxfp8.formats import Scaling, Shape
 
@@ -44,8 +43,7 @@ class Routes(NamedTuple):
     """int32, how many tokens chose each expert."""
 
 
-@frozen(eq=False)
-class Plan:
+class Plan(NamedTuple):
     """Where the pairs of (token, chosen expert) stand when sorted by expert. All int32, all on the ids' device.
 
     R is a bound known from the shapes, `padded_rows`; rows behind the last expert's are padding too.
@@ -59,9 +57,14 @@ class Plan:
     """Row behind the last of each expert, padding included; the first expert starts at 0."""
 
     @property
+    def chosen(self) -> int:
+        """K."""
+        return self.rows_NK.shape[1]
+
+    @property
     def source(self) -> torch.Tensor:
         """int32 [R]: token of each row, -1 for padding."""
-        return self.pairs_R.div(max(1, self.rows_NK.shape[1]), rounding_mode="floor")
+        return self.pairs_R.div(max(1, self.chosen), rounding_mode="floor")
 
 
 def padded_rows(pairs: int, experts: int, align: int = ALIGN) -> int:
@@ -71,6 +74,9 @@ def padded_rows(pairs: int, experts: int, align: int = ALIGN) -> int:
 
 class Ops(Protocol):
     """The functions of `reference` and `kernels`. Float inputs are bf16 or fp32, computed in fp32."""
+
+    ALIGN: int
+    """What the layer asks `plan` to pad each expert's rows to."""
 
     def quantize_rows(self, x_MK: torch.Tensor, scaling: Scaling = "rceil") -> Blocks:
         """Blocks of 1x32 along the last dimension."""
@@ -124,6 +130,10 @@ class Ops(Protocol):
         self, x_ND: torch.Tensor, plan: Plan, scaling: Scaling = "rceil", weights_NK: torch.Tensor | None = None
     ) -> tuple[Blocks, Blocks]:
         """As `gather_quantize`, rows and columns from one read."""
+        ...
+
+    def gather_rows(self, x: Blocks, plan: Plan) -> Blocks:
+        """As `gather_quantize` for tokens quantized before, in rows: bytes move, and each is quantized once."""
         ...
 
     def combine(

@@ -21,6 +21,7 @@ __all__ = [
     "dequantize",
     "gather_quantize",
     "gather_quantize_both",
+    "gather_rows",
     "grouped_dgrad",
     "grouped_mm",
     "grouped_wgrad",
@@ -102,6 +103,12 @@ def gather_quantize_both(
     return quantize_both(_gather(x_ND, plan, weights_NK), scaling)
 
 
+def gather_rows(x: Blocks, plan: Plan) -> Blocks:
+    """See `Ops.gather_rows`."""
+    data, scale = (_gather(part, plan, None) for part in (x.data.view(torch.uint8), x.scale))
+    return Blocks(data.view(x.data.dtype), scale)
+
+
 def combine(
     out_RD: torch.Tensor, plan: Plan, weights_NK: torch.Tensor, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
@@ -162,12 +169,19 @@ def swiglu_backward_weighted(
     dact_RF: torch.Tensor, h_R2F: torch.Tensor, plan: Plan, weights_NK: torch.Tensor, scaling: Scaling = "rceil"
 ) -> tuple[Blocks, Blocks, Blocks, torch.Tensor]:
     """See `Ops.swiglu_backward_weighted`."""
-    weights_R = _weights(plan, weights_NK)
-    act_RF = swiglu(h_R2F).float()
-    dweights_R = (dact_RF.float() * act_RF).sum(1)
-    rows, columns = swiglu_backward(dact_RF.float() * weights_R[:, None], h_R2F, scaling)
-    act = quantize_columns((act_RF * weights_R[:, None]).to(h_R2F.dtype), scaling)
-    return rows, columns, act, dweights_R[plan.rows_NK]
+    act_RF, dh_R2F, dweights_NK = swiglu_gradients(dact_RF, h_R2F, plan, weights_NK)
+    return *quantize_both(dh_R2F, scaling), quantize_columns(act_RF, scaling), dweights_NK
+
+
+def swiglu_gradients(
+    dact_RF: torch.Tensor, h_R2F: torch.Tensor, plan: Plan, weights_NK: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What `swiglu_backward_weighted` quantizes: weights x act and dh in the dtype of h, and fp32 dweights [N, K]."""
+    weights_R1 = _weights(plan, weights_NK)[:, None]
+    act_RF, dact_RF = swiglu(h_R2F).float(), dact_RF.float()
+    dweights_R = (dact_RF * act_RF).sum(1)
+    dh_R2F = swiglu_gradient(dact_RF * weights_R1, h_R2F)
+    return (act_RF * weights_R1).to(h_R2F.dtype), dh_R2F, dweights_R[plan.rows_NK]
 
 
 def route(

@@ -9,10 +9,20 @@ Legend: R padded rows sorted by expert, E experts, N outputs, K inputs of a weig
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import grouped_mm as grouped_product
 
 from composer_plugin_mxfp8 import formats
 from composer_plugin_mxfp8.formats import COLUMNWISE, MX, ROWWISE
+
+
+@torch.library.custom_op("composer_mxfp8::grouped_product", mutates_args=())
+def grouped_product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """`torch.nn.functional.grouped_mm` in fp32, as an op, since a compiled graph takes torch's own in bf16 only."""
+    return torch.nn.functional.grouped_mm(a, b, offs=offs)
+
+
+@grouped_product.register_fake
+def _(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    return a.new_empty(len(a), b.shape[2]) if b.dim() == 3 else a.new_empty(len(offs), len(a), b.shape[1])
 
 
 def grouped_mm(
@@ -25,7 +35,7 @@ def grouped_mm(
 ) -> torch.Tensor:
     """See `Ops.grouped_mm`."""
     a_RK, w_ENK = _rows(a_data_RK, a_scale), _rows(w_data_ENK, w_scale)
-    return grouped_product(a_RK, w_ENK.transpose(1, 2), offs=ends_E).to(dtype)
+    return grouped_product(a_RK, w_ENK.transpose(1, 2), ends_E).to(dtype)
 
 
 def grouped_dgrad(
@@ -38,7 +48,7 @@ def grouped_dgrad(
 ) -> torch.Tensor:
     """See `Ops.grouped_dgrad`."""
     dy_RN, w_ENK = _rows(dy_data_RN, dy_scale), _columns(w_data_ENK, w_scale)
-    return grouped_product(dy_RN, w_ENK, offs=ends_E).to(dtype)
+    return grouped_product(dy_RN, w_ENK, ends_E).to(dtype)
 
 
 def grouped_wgrad(
@@ -51,7 +61,7 @@ def grouped_wgrad(
 ) -> torch.Tensor:
     """See `Ops.grouped_wgrad`."""
     dy_RN, x_RK = _columns(dy_data_RN, dy_scale), _columns(x_data_RK, x_scale)
-    return grouped_product(dy_RN.T, x_RK, offs=ends_E).to(dtype)
+    return grouped_product(dy_RN.T, x_RK, ends_E).to(dtype)
 
 
 def decode_mm(
