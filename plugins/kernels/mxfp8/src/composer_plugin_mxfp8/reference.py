@@ -14,6 +14,7 @@ from composer_plugin_mxfp8.ops import ALIGN, Blocks, Plan, Routes, Score, padded
 from composer_plugin_mxfp8.reference_mm import decode_mm, grouped_dgrad, grouped_mm, grouped_wgrad
 
 __all__ = [
+    "ALIGN",
     "balance_bias",
     "combine",
     "combine_backward",

@@ -1,0 +1,127 @@
+"""Tokens to the rows of a plan: quantized on the way, or as MXFP8 bytes that were quantized before.
+
+Bytes moved for each element of a row: 2 in from bf16 (1 + 1/32 from MXFP8), 1 + 1/32 out, twice when columns are wanted
+too. A token is read once for each of its experts, mostly from the cache. Padding is zero, data and scale.
+Legend: see `ops`.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE, Scaling
+from composer_plugin_mxfp8.kernels.emit import corner, emit_columns, emit_rows, inside
+from composer_plugin_mxfp8.kernels.launch import Pair, Tile, as_e4m3, grid, launch, new_blocks, op, rceil, two
+from composer_plugin_mxfp8.kernels.numerics import bits, native, through, widen
+from composer_plugin_mxfp8.ops import Blocks, Plan
+
+TILES: dict[str, Tile] = {"rows": (16, 256, 4), "both": (32, 256, 4), "bytes": (8, 1024, 4), "scales": (128, 32, 4)}
+"""Measured on an H200 (benchmarks/mxfp8.py)."""
+
+
+@triton.jit
+def load_tokens(
+    x, pairs_of, weights, row, col, rows, cols, chosen,
+    WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """fp32 of the tokens of ROWS rows, times their weights and rounded to the type of x; 0 on padding."""
+    r, c = row + tl.arange(0, ROWS), col + tl.arange(0, COLS)
+    pair = tl.load(pairs_of + r, mask=r < rows, other=-1)
+    real = pair >= 0
+    at = (pair // chosen).to(tl.int64)[:, None] * cols + c[None, :]
+    tile = widen(tl.load(x + at, mask=real[:, None] & (c < cols)[None, :], other=0))
+    if WEIGHTED:
+        weight = tl.load(weights + pair, mask=real, other=0)
+        tile = through(tile * weight[:, None], x.dtype.element_ty, NATIVE)
+    return tile
+
+
+@triton.jit
+def gather_quantize_tile(
+    x, pairs_of, weights, data, scale, columns_data, columns_scale, rows, cols, chosen,
+    WEIGHTED: tl.constexpr, BOTH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    RCEIL: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """Load and emit."""
+    row, col = corner(cols, ROWS, COLS)
+    tile = load_tokens(x, pairs_of, weights, row, col, rows, cols, chosen, WEIGHTED, ROWS, COLS, NATIVE)
+    emit_rows(tile, data, scale, row, col, rows, cols, cols, ROWS, COLS, RCEIL, NATIVE)
+    if BOTH:
+        emit_columns(tile, columns_data, columns_scale, row, col, rows, cols, cols, ROWS, COLS, RCEIL, NATIVE)
+
+
+@triton.jit
+def gather_tile(x, pairs_of, out, rows, cols, chosen, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Copy bytes."""
+    row, col = corner(cols, ROWS, COLS)
+    r, c = row + tl.arange(0, ROWS), col + tl.arange(0, COLS)
+    pair = tl.load(pairs_of + r, mask=r < rows, other=-1)
+    here = (pair // chosen).to(tl.int64)[:, None] * cols + c[None, :]
+    tile = tl.load(x + here, mask=(pair >= 0)[:, None] & (c < cols)[None, :], other=0)
+    at, exists = inside(row, col, rows, cols, cols, ROWS, COLS)
+    tl.store(out + at, tile, mask=exists)
+
+
+def _gather(
+    x: torch.Tensor, pairs_R: torch.Tensor, chosen: int, weights: torch.Tensor | None, kind: str, rceil: bool
+) -> list[Pair]:
+    rows, cols = len(pairs_R), x.shape[1]
+    made: list[Pair] = [new_blocks(x, rows, cols, ROWWISE)]
+    if kind == "both":
+        made.append(new_blocks(x, rows, cols, COLUMNWISE))
+    weights = None if weights is None else weights.float().contiguous()
+    tile = TILES[kind]
+    launch(
+        gather_quantize_tile, grid(rows, cols, tile), bits(x.contiguous()), pairs_R, weights, *made[0], *made[-1],
+        rows, cols, chosen, weights is not None, kind == "both", *tile[:2], rceil, native(x), warps=tile[2],
+    )  # fmt: skip
+    return [as_e4m3(pair) for pair in made]
+
+
+@op
+def _gather_quantize(
+    x: torch.Tensor, pairs_R: torch.Tensor, chosen: int, weights: torch.Tensor | None, rceil: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _gather(x, pairs_R, chosen, weights, "rows", rceil)[0]
+
+
+@op
+def _gather_quantize_both(
+    x: torch.Tensor, pairs_R: torch.Tensor, chosen: int, weights: torch.Tensor | None, rceil: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows, columns = _gather(x, pairs_R, chosen, weights, "both", rceil)
+    return *rows, *columns
+
+
+@op
+def _gather_rows(
+    data: torch.Tensor, scale: torch.Tensor, pairs_R: torch.Tensor, chosen: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    made = new_blocks(data, len(pairs_R), data.shape[1], ROWWISE)
+    for x, out, kind in ((bits(data), made[0], "bytes"), (scale, made[1], "scales")):
+        rows, cols = out.shape
+        tile = TILES[kind]
+        launch(
+            gather_tile, grid(rows, cols, tile), x.contiguous(), pairs_R, out, rows, cols, chosen, *tile[:2],
+            warps=tile[2],
+        )  # fmt: skip
+    return as_e4m3(made)
+
+
+def gather_quantize(
+    x_ND: torch.Tensor, plan: Plan, scaling: Scaling = "rceil", weights_NK: torch.Tensor | None = None
+) -> Blocks:
+    """See `Ops.gather_quantize`."""
+    return Blocks(*_gather_quantize(x_ND, plan.pairs_R, plan.chosen, weights_NK, rceil(scaling)))
+
+
+def gather_quantize_both(
+    x_ND: torch.Tensor, plan: Plan, scaling: Scaling = "rceil", weights_NK: torch.Tensor | None = None
+) -> tuple[Blocks, Blocks]:
+    """See `Ops.gather_quantize_both`."""
+    return two(_gather_quantize_both(x_ND, plan.pairs_R, plan.chosen, weights_NK, rceil(scaling)))
+
+
+def gather_rows(x: Blocks, plan: Plan) -> Blocks:
+    """See `Ops.gather_rows`."""
+    return Blocks(*_gather_rows(x.data, x.scale, plan.pairs_R, plan.chosen))
