@@ -41,9 +41,9 @@ from workers import Worker, environment
 
 from composer_core.config import InProcessConfig
 from composer_core.context import Plain
-from composer_core.episode import EpisodeParts
 from composer_core.executor import InProcessExecutor
 from composer_core.ledger import Ledger, LedgerConfig, SlotResult
+from composer_core.parts import EpisodeParts
 from composer_core.protocols import BuildContext
 from composer_core.records import NoConfig, ToolSpec
 from composer_core.sandbox import Sandboxes

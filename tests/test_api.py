@@ -29,7 +29,7 @@ WHOLE = (
 )  # fmt: skip
 """Modules of core that are public as a whole."""
 PARTS = (
-    "cli", "credit", "diffs", "episode", "executor", "grading", "history", "listing", "noise", "plugins",
+    "cli", "credit", "diffs", "episode", "executor", "grading", "history", "listing", "noise", "parts", "plugins",
     "printable", "sandbox", "schema", "stores", "tensors", "traces", "tracking",
 )  # fmt: skip
 """Modules of core of which the names in `__all__` are public."""

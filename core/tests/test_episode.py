@@ -9,8 +9,9 @@ from attrs import evolve
 from composer_core import ToolContext, ToolSpec
 from composer_core.columns import Column
 from composer_core.context import Plain
-from composer_core.episode import EpisodeParts, run_episode
+from composer_core.episode import run_episode
 from composer_core.errors import GradingError, ToolError
+from composer_core.parts import EpisodeParts
 from composer_core.protocols import Ask, BuildContext, Continue, NewBranch
 from composer_core.records import NoConfig, RewardSpec
 from composer_core.sandbox import Sandboxes

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import Factory, define, evolve, field
 
 from composer_core.columns import Column
 from composer_core.errors import SamplerError
 from composer_core.events import ContextCompacted, TurnEnded
+from composer_core.parts import EpisodeParts
 from composer_core.protocols import Ask, ContextView, NewBranch, ToolContext
 from composer_core.sandbox import Sandbox
 from composer_core.trees import File, Patch, Tree
@@ -36,9 +37,6 @@ from composer_core.types import (
     Turn,
     Verdict,
 )
-
-if TYPE_CHECKING:
-    from composer_core.episode import EpisodeParts
 
 ORIGINAL_BYTES = 1 << 20
 """Most bytes of untouched originals that a trace keeps beside a patch."""
@@ -87,7 +85,7 @@ class Row:
 
 
 @define
-class Attempt:
+class RunningEpisode:
     """State of one running episode; single-use."""
 
     request: EpisodeRequest

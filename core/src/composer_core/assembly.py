@@ -20,10 +20,10 @@ from attrs import Factory, define, field
 from composer_core.choices import SINGLE, Choices, Chosen
 from composer_core.config import RlStage, RunConfig, to_data
 from composer_core.edge import Edge
-from composer_core.episode import EpisodeParts
 from composer_core.errors import ComposerError, ConfigError, boundary
 from composer_core.events import Event, PluginFailed
 from composer_core.harness import Harness
+from composer_core.parts import EpisodeParts
 from composer_core.protocols import Algorithm, BuildContext
 from composer_core.records import (
     AlgorithmSpec,

@@ -9,59 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from attrs import Factory, evolve, frozen
+from attrs import evolve
 
-from composer_core.acting import Attempt
+from composer_core.acting import RunningEpisode
 from composer_core.errors import ComposerError, PluginFault, SamplerError, SandboxError, boundary
-from composer_core.events import EpisodeStarted, Event
+from composer_core.events import EpisodeStarted
 from composer_core.grading import open_room
-from composer_core.harness import Harness
-from composer_core.protocols import Context, Renderer, Sampler
-from composer_core.sandbox import Sandboxes
-from composer_core.scoring import Reward, total, verdict_of
-from composer_core.toolbox import Toolbox
-from composer_core.types import EpisodeRequest, Fault, Grading, GradingRef, Outcome, Score, Stop, Trace, Turn, Verdict
+from composer_core.parts import EpisodeParts
+from composer_core.scoring import total, verdict_of
+from composer_core.types import EpisodeRequest, Fault, Outcome, Score, Stop, Trace, Verdict
 
-__all__ = [
-    "EpisodeParts",
-    "fault_of",
-    "run_episode",
-]
-
-
-@frozen
-class EpisodeParts:
-    """What a node offers to the episodes it runs."""
-
-    samplers: Mapping[str, Sampler]
-    renderer: Renderer
-    toolbox: Toolbox
-    sandboxes: Sandboxes
-    context: Context
-    rewards: tuple[Reward, ...] = ()
-    resolve_grading: Callable[[GradingRef], Grading] | None = None
-    emit: Callable[[Event], None] = lambda event: None
-    deterministic: bool = False
-    harness: Harness = Factory(Harness)
-    """What the policy sees the world through; its stamp goes onto every trace."""
-    watch: Callable[[Turn], None] = lambda turn: None
-    """Is shown each turn as it ends, words and results included; for a person who looks on."""
-    ids: Mapping[str, str] = Factory(dict)
-    """Whom to blame: component ids by kind, and by "samplers/NAME"."""
-
-    def blame(self, kind: str, name: str = "") -> AbstractContextManager[None]:
-        """The edge to a component: what it raises carries its id."""
-        key = f"{kind}/{name}" if name else kind
-        return boundary(kind, self.ids.get(key, key))
+__all__ = ["fault_of", "run_episode"]
 
 
 async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
     """Run, take the patch out, grade. Never raises for what happens inside the episode: that is the verdict."""
-    episode = Attempt(request, parts)
+    episode = RunningEpisode(request, parts)
     parts.emit(EpisodeStarted(episode_id=request.key.episode_id, task_id=request.task.id, group=request.group))
     started = time.perf_counter()
     try:
@@ -76,7 +43,7 @@ async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
     return await grade(trace, request, parts) if request.graded else trace
 
 
-async def _attempt(episode: Attempt) -> None:
+async def _attempt(episode: RunningEpisode) -> None:
     """Create the sandbox, act in it, take the patch out."""
     started = time.perf_counter()
     request, parts = episode.request, episode.parts
@@ -91,7 +58,7 @@ async def _attempt(episode: Attempt) -> None:
         episode.take_out(await sandbox.patch(), sandbox.pristine)
 
 
-def _void(episode: Attempt, error: ComposerError) -> Trace:
+def _void(episode: RunningEpisode, error: ComposerError) -> Trace:
     cause = _cause(error)
     episode.faults.append(fault_of(cause, error))
     return episode.trace(Verdict(Outcome.VOID, cause))

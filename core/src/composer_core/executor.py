@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from composer_core.config import InProcessConfig
-from composer_core.episode import EpisodeParts, fault_of, run_episode
+from composer_core.episode import fault_of, run_episode
 from composer_core.errors import ComposerError, boundary
+from composer_core.parts import EpisodeParts
 from composer_core.protocols import BuildContext, Store
 from composer_core.traces import encode
 from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Trace, TraceRef, Verdict, WeightsRef

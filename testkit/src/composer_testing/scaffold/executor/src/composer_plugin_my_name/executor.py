@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from composer_core import BuildContext
-from composer_core.episode import EpisodeParts, fault_of, run_episode
+from composer_core.episode import fault_of, run_episode
 from composer_core.errors import ComposerError, boundary
 from composer_core.executor import result_of
+from composer_core.parts import EpisodeParts
 from composer_core.protocols import Store
 from composer_core.traces import encode
 from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, TraceRef, Verdict, WeightsRef
