@@ -28,10 +28,9 @@ from torch.autograd.function import once_differentiable
 
 from composer_plugin_mxfp8.config import MXFP8Config
 from composer_plugin_mxfp8.formats import BLOCK, ROWWISE
-from composer_plugin_mxfp8.gather import gather, gather_rows
 from composer_plugin_mxfp8.implementation import choose
 from composer_plugin_mxfp8.ops import Blocks, Ops, Plan
-from composer_plugin_mxfp8.reference import swiglu_gradients
+from composer_plugin_mxfp8.reference import gather, swiglu_gradients
 from composer_plugin_mxfp8.weights import Weights, quantized
 
 DEFAULT = MXFP8Config()
@@ -137,7 +136,7 @@ class _Experts(torch.autograd.Function):
         weights_NK, gate_up_E2FD, down_EDF, h_R2F, pairs_R, rows_NK, ends_E, *kept = ctx.saved_tensors
         ops, config, plan = ctx.ops, ctx.config, Plan(pairs_R, rows_NK, ends_E)
         dy = ops.quantize_rows(dy_ND, config.scaling)
-        g = gather_rows(dy, plan)
+        g = ops.gather_rows(dy, plan)
         down, gate_up = quantized(down_EDF, ops, config), quantized(gate_up_E2FD, ops, config)
         dact_RF = ops.grouped_dgrad(*g, *down.columns, ends_E, dtype=ctx.dtype)
         if config.exact_wgrad:
@@ -146,7 +145,7 @@ class _Experts(torch.autograd.Function):
             dh, columns, act, dweights_NK = ops.swiglu_backward_weighted(
                 dact_RF, h_R2F, plan, weights_NK, config.scaling
             )
-            x = ops.requantize_columns(*gather_rows(Blocks(*kept), plan))
+            x = ops.requantize_columns(*ops.gather_rows(Blocks(*kept), plan))
             dgate_up = ops.grouped_wgrad(*columns, *x, ends_E, dtype=gate_up_E2FD.dtype)
             ddown = ops.grouped_wgrad(*ops.requantize_columns(*g), *act, ends_E, dtype=down_EDF.dtype)
         dx_RD = ops.grouped_dgrad(*dh, *gate_up.columns, ends_E, dtype=ctx.dtype)
@@ -156,7 +155,7 @@ class _Experts(torch.autograd.Function):
 
 def _first(x: Blocks, plan: Plan, gate_up: Weights, dtype: torch.dtype, ops: Ops) -> torch.Tensor:
     """h [R, 2F] of the tokens' MXFP8 rows."""
-    return ops.grouped_mm(*gather_rows(x, plan), *gate_up.rows, plan.ends_E, dtype=dtype)
+    return ops.grouped_mm(*ops.gather_rows(x, plan), *gate_up.rows, plan.ends_E, dtype=dtype)
 
 
 def _second(
@@ -198,8 +197,8 @@ def _exact(
 ) -> tuple[Blocks, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows of dh, dweights, and both weight gradients of operands that were never quantized."""
     act_RF, dh_R2F, dweights_NK = swiglu_gradients(dact_RF, h_R2F, plan, weights_NK)
-    dgate_up = _wgrad(dh_R2F, gather(x_ND, plan.source), plan)
-    ddown = _wgrad(gather(dy_ND, plan.source), act_RF, plan)
+    dgate_up = _wgrad(dh_R2F, gather(x_ND, plan), plan)
+    ddown = _wgrad(gather(dy_ND, plan), act_RF, plan)
     return ops.quantize_rows(dh_R2F), dweights_NK, dgate_up, ddown
 
 

@@ -1,4 +1,4 @@
-"""What a run builds: the layer with the run file's settings. The only module beside `plugin` that knows composer-core."""
+"""What a run builds: the layer with its settings from the run file. Only this module and `plugin` know composer-core."""
 
 from __future__ import annotations
 

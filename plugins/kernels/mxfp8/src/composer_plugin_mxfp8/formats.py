@@ -44,7 +44,7 @@ TILE: Shape = (128, 4)
 
 
 class MX(NamedTuple):
-    """A tensor in MXFP8, which a compiled graph may make. Data is never transposed in memory, whichever way its blocks run."""
+    """A tensor in MXFP8. Data is never transposed in memory, whichever way its blocks run."""
 
     data: torch.Tensor
     """float8_e4m3fn [..., M, K]."""

@@ -94,19 +94,19 @@ def gather_quantize(
     x_ND: torch.Tensor, plan: Plan, scaling: Scaling = "rceil", weights_NK: torch.Tensor | None = None
 ) -> Blocks:
     """See `Ops.gather_quantize`."""
-    return quantize_rows(_gather(x_ND, plan, weights_NK), scaling)
+    return quantize_rows(gather(x_ND, plan, weights_NK), scaling)
 
 
 def gather_quantize_both(
     x_ND: torch.Tensor, plan: Plan, scaling: Scaling = "rceil", weights_NK: torch.Tensor | None = None
 ) -> tuple[Blocks, Blocks]:
     """See `Ops.gather_quantize_both`."""
-    return quantize_both(_gather(x_ND, plan, weights_NK), scaling)
+    return quantize_both(gather(x_ND, plan, weights_NK), scaling)
 
 
 def gather_rows(x: Blocks, plan: Plan) -> Blocks:
     """See `Ops.gather_rows`."""
-    data, scale = (_gather(part, plan, None) for part in (x.data.view(torch.uint8), x.scale))
+    data, scale = (gather(part, plan) for part in (x.data.view(torch.uint8), x.scale))
     return Blocks(data.view(x.data.dtype), scale)
 
 
@@ -127,7 +127,7 @@ def combine_backward(
     dweights_NK = torch.stack(
         [(out_RD[rows_N].float() * dout_ND.float()).sum(1) for rows_N in plan.rows_NK.unbind(1)], 1
     )
-    return _gather(dout_ND, plan, weights_NK), dweights_NK
+    return gather(dout_ND, plan, weights_NK), dweights_NK
 
 
 def scatter_rows(dx_RD: torch.Tensor, plan: Plan, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -215,7 +215,7 @@ def _quantize(x: torch.Tensor, block: Shape, scaling: Scaling) -> Blocks:
     return Blocks(mx.data, mx.scale)
 
 
-def _gather(x_ND: torch.Tensor, plan: Plan, weights_NK: torch.Tensor | None) -> torch.Tensor:
+def gather(x_ND: torch.Tensor, plan: Plan, weights_NK: torch.Tensor | None = None) -> torch.Tensor:
     """[R, D] in the dtype of x: each row's token, times its pair's weight where given; padding is zero."""
     source_R = plan.source
     if not len(x_ND):

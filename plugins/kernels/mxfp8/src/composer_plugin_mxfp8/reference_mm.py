@@ -14,15 +14,20 @@ from composer_plugin_mxfp8 import formats
 from composer_plugin_mxfp8.formats import COLUMNWISE, MX, ROWWISE
 
 
-@torch.library.custom_op("composer_mxfp8::grouped_product", mutates_args=())
-def grouped_product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+def grouped_product(a: torch.Tensor, b: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
     """`torch.nn.functional.grouped_mm` in fp32, as an op, since a compiled graph takes torch's own in bf16 only."""
-    return torch.nn.functional.grouped_mm(a, b, offs=offs)
+    out: torch.Tensor = _grouped_product(a, b, ends_E)
+    return out
 
 
-@grouped_product.register_fake
-def _(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-    return a.new_empty(len(a), b.shape[2]) if b.dim() == 3 else a.new_empty(len(offs), len(a), b.shape[1])
+@torch.library.custom_op("composer_mxfp8::grouped_product", mutates_args=())
+def _grouped_product(a: torch.Tensor, b: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.grouped_mm(a, b, offs=ends_E)
+
+
+@_grouped_product.register_fake
+def _(a: torch.Tensor, b: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
+    return a.new_empty(len(a), b.shape[2]) if b.dim() == 3 else a.new_empty(len(ends_E), len(a), b.shape[1])
 
 
 def grouped_mm(

@@ -33,6 +33,7 @@ __all__ = [
     "combine",
     "decode_mm",
     "dequantize",
+    "gather_rows",
     "grouped_dgrad",
     "grouped_mm",
     "grouped_wgrad",
@@ -80,6 +81,11 @@ def dequantize(
 ) -> torch.Tensor:
     """See `Ops.dequantize`."""
     return data.to(dtype)
+
+
+def gather_rows(x: Blocks, plan: Plan) -> Blocks:
+    """See `Ops.gather_rows`."""
+    return _values(reference.gather(x.data, plan))
 
 
 def requantize_columns(data_MK: torch.Tensor, scale: torch.Tensor) -> Blocks:

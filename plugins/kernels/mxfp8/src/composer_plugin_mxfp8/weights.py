@@ -38,7 +38,7 @@ def quantized(weight_ENK: torch.Tensor, ops: Ops, config: MXFP8Config) -> Weight
     if torch.compiler.is_compiling() or weight_ENK.is_inference() or _sharded():
         return _quantize(weight_ENK, ops, config)
     now = (weight_ENK._version, weight_ENK.data_ptr(), ops, config)
-    then, made = _KNOWN.get(weight_ENK, (None, None))
+    then, made = _KNOWN.get(weight_ENK, (None, None))  # type: ignore[no-untyped-call]
     if made is None or then != now:
         made = _quantize(weight_ENK, ops, config)
         _KNOWN[weight_ENK] = (now, made)
