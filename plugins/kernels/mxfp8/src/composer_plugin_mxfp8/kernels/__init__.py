@@ -1,4 +1,4 @@
-"""`ops.Ops` in Triton. To import it needs a supported Triton; to run a GPU, or `TRITON_INTERPRET=1` set before.
+"""`ops.Ops` in Triton. To import it needs a supported Triton; to run it, a GPU or `TRITON_INTERPRET=1` set before.
 
 `numerics` converts, `emit` turns a tile into bytes, and a file for each op computes the tile before; `launch` is the host
 side that they share. Legend: see `ops`.
@@ -9,10 +9,10 @@ from composer_plugin_mxfp8.support import wrong_version
 if reason := wrong_version():
     raise ImportError(f"the MXFP8 kernels cannot run: {reason}; or choose implementation = 'reference'")
 
-from composer_plugin_mxfp8.kernels.combine import combine, combine_backward, scatter_rows
-from composer_plugin_mxfp8.kernels.dequantize import dequantize
+from composer_plugin_mxfp8.kernels.combining import combine, combine_backward, scatter_rows
+from composer_plugin_mxfp8.kernels.dequantizing import dequantize
 from composer_plugin_mxfp8.kernels.gather import gather_quantize, gather_quantize_both, gather_rows
-from composer_plugin_mxfp8.kernels.plan import plan
+from composer_plugin_mxfp8.kernels.planning import plan
 from composer_plugin_mxfp8.kernels.quantize import (
     quantize_both,
     quantize_columns,
@@ -27,7 +27,7 @@ from composer_plugin_mxfp8.kernels.swiglu import (
     swiglu_quantize,
     swiglu_quantize_both,
 )
-from composer_plugin_mxfp8.kernels.swizzle import swizzle, unswizzle
+from composer_plugin_mxfp8.kernels.swizzling import swizzle, unswizzle
 
 __all__ = [
     "balance_bias",

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE, SQUARE, Scaling, Shape
-from composer_plugin_mxfp8.kernels.dequantize import load_rows
+from composer_plugin_mxfp8.kernels.dequantizing import load_rows
 from composer_plugin_mxfp8.kernels.emit import corner, emit_columns, emit_rows, emit_squares, inside
 from composer_plugin_mxfp8.kernels.launch import Pair, Tile, as_e4m3, grid, launch, new_blocks, op, rceil, two
 from composer_plugin_mxfp8.kernels.numerics import bits, native, widen
