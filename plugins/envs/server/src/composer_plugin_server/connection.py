@@ -1,0 +1,213 @@
+"""The client's end of one server: a lease kept alive, requests that survive a lost connection, errors as they were raised.
+
+Creations wait in the server's queue, each on a connection, and heartbeats must never wait behind them; so creations have
+a pool of connections of their own, and everything else another. A request that changes something carries a key: sent
+again after a lost connection it gets the first answer. A caller that is cancelled tells the server so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import time
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import aiohttp
+from attrs import define, field
+
+from composer_core.errors import BackendError, ComposerError, SandboxGone, SandboxUnreachable
+from composer_plugin_server import wire
+from composer_plugin_server.config import RemoteConfig
+from composer_plugin_server.strict import structured
+from composer_plugin_server.wire import KEY_HEADER, LEASE_HEADER, ErrorReply, LeaseGone, NodeReply
+
+T = TypeVar("T")
+RETRY_S, PAUSE_S = 10.0, 0.1
+"""How long a request is sent again after connections were lost, and the first pause between two; pauses double."""
+BEATS = 4
+"""Heartbeats in the time of a lease."""
+LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
+
+
+@define(eq=False)
+class Connection:
+    """For one event loop; opened by its first request."""
+
+    url: str
+    token: str
+    config: RemoteConfig
+    lease: str = ""
+    node: str = ""
+    capabilities: frozenset[str] = frozenset()
+    load: float = 0.0
+    closed: bool = False
+    _calls: aiohttp.ClientSession | None = None
+    _starts: aiohttp.ClientSession | None = None
+    _opening: asyncio.Lock = field(factory=asyncio.Lock)
+    _beating: asyncio.Task[None] | None = None
+    _telling: set[asyncio.Task[None]] = field(factory=set)
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        reply: type[T],
+        body: Any = None,
+        *,
+        keyed: bool = False,
+        leased: bool = True,
+        starts: bool = False,
+        query: dict[str, str] | None = None,
+    ) -> T:
+        """One request, sent again if its connection is lost.
+
+        Raises:
+            SandboxError: what the server raised.
+            SandboxUnreachable: it did not answer for `RETRY_S`.
+        """
+        key = secrets.token_urlsafe(12) if keyed else ""
+        headers = {KEY_HEADER: key} if keyed else {}
+        if leased:
+            headers[LEASE_HEADER] = await self._leased()
+        data = body if isinstance(body, bytes) or body is None else wire.encoded(body)
+        try:
+            status, found = await self._sent(method, path, headers, data, query, starts)
+        except asyncio.CancelledError:
+            if keyed:
+                self._give_up(key, headers)
+            raise
+        return _reply(status, found, reply)
+
+    async def _sent(
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        data: bytes | None,
+        query: dict[str, str] | None,
+        starts: bool,
+    ) -> tuple[int, bytes]:
+        """Status and body."""
+        until_s, pause_s = time.monotonic() + RETRY_S, PAUSE_S
+        while True:
+            calls, creations = self._sessions()
+            session = creations if starts else calls
+            try:
+                address = f"{self.url.rstrip('/')}/{wire.API}{path}"
+                async with session.request(
+                    method, address, headers=headers, data=data, params=query, allow_redirects=False
+                ) as reply:
+                    return reply.status, await reply.read()
+            except LOST as error:
+                if self.closed:
+                    raise SandboxGone("the provider was closed") from error
+                if time.monotonic() + pause_s > until_s:
+                    fix = "is composer-run envd running there?"
+                    raise SandboxUnreachable(
+                        "the environment server does not answer", where=self.url, found=str(error), fix=fix
+                    ) from error
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+
+    def _sessions(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
+        if self.closed:
+            raise SandboxGone("the provider was closed")
+        if self._calls is None or self._starts is None:
+            self._calls, self._starts = self._session(0), self._session(self.config.starts)
+        return self._calls, self._starts
+
+    def _session(self, most: int) -> aiohttp.ClientSession:
+        """Times are the server's to keep: it knows when a command's is over."""
+        connector = aiohttp.TCPConnector(limit=most, limit_per_host=most)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/octet-stream"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
+        return aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout, trust_env=False)
+
+    def _give_up(self, key: str, headers: dict[str, str]) -> None:
+        """Tell the server that nobody waits for the answer."""
+
+        async def tell() -> None:
+            with suppress(ComposerError):
+                await self._sent("DELETE", f"/operations/{key}", headers, None, None, False)
+
+        task = asyncio.get_running_loop().create_task(tell())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    # --- the lease ------------------------------------------------------------------------------------------------
+
+    async def _leased(self) -> str:
+        if not self.lease:
+            async with self._opening:
+                if not self.lease:
+                    await self._open()
+        return self.lease
+
+    async def _open(self) -> None:
+        described = await self.ask("GET", "/node", NodeReply, leased=False)
+        self._told(described)
+        lease = self.config.lease
+        if not lease:
+            request = wire.LeaseRequest(self.config.lease_s, self.config.group, f"{socket.gethostname()} {os.getpid()}")
+            lease = (await self.ask("POST", "/leases", wire.LeaseReply, request, leased=False)).lease
+        self.lease = lease
+        if self._beating is None:
+            self._beating = asyncio.get_running_loop().create_task(self._beat())
+
+    def _told(self, reply: NodeReply) -> None:
+        self.node, self.capabilities, self.load = reply.node, frozenset(reply.capabilities), reply.load
+
+    async def known(self) -> None:
+        """Make sure that name and capabilities are there."""
+        await self._leased()
+
+    async def _beat(self) -> None:
+        """Keep the lease; one that is gone is opened anew by whoever needs it."""
+        while True:
+            await asyncio.sleep(self.config.lease_s / BEATS)
+            with suppress(SandboxUnreachable):
+                try:
+                    self._told(await self.ask("PUT", "/lease", NodeReply))
+                except LeaseGone:
+                    self.forget()
+
+    def forget(self) -> None:
+        """The lease is gone, and what it held with it: the next creation opens another."""
+        if not self.config.lease:
+            self.lease = ""
+
+    async def close(self) -> None:
+        """End the lease, unless it is another's; safe twice."""
+        beating, self._beating = self._beating, None
+        if beating is not None:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+        await asyncio.gather(*self._telling, return_exceptions=True)
+        try:
+            if self.lease and not self.config.lease and not self.closed:
+                with suppress(LeaseGone):
+                    await self.ask("DELETE", "/lease", wire.Done)
+        finally:
+            self.closed = True
+            for session in filter(None, (self._calls, self._starts)):
+                await session.close()
+            self._calls = self._starts = None
+
+
+def _reply(status: int, found: bytes, reply: type[T]) -> T:
+    if status == 200 and reply is bytes:
+        return found  # type: ignore[return-value]
+    try:
+        data = json.loads(found)
+    except ValueError as error:
+        text = found[:200].decode(errors="replace")
+        raise BackendError("what answers is no environment server", found=f"status {status}, {text!r}") from error
+    if status != 200:
+        raise wire.error_of(structured(data, ErrorReply, "the server's answer"))
+    return structured(data, reply, "the server's answer")

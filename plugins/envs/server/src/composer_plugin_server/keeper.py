@@ -1,0 +1,109 @@
+"""What happens between requests: leases that were not kept end, pools are tended, the line moves, figures are taken.
+
+A reconcile compares what should exist with what the provider still knows, and tries again what could not be destroyed.
+It looks only at what this server has made; whatever else the provider, the engine or the machine holds is not asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import suppress
+
+from attrs import define, field
+
+from composer_core.errors import SandboxGone
+from composer_plugin_server.leases import Lease, Owned
+from composer_plugin_server.node import Node
+from composer_plugin_server.operations import Operations
+
+TICK_S, SECOND_S = 0.25, 1.0
+
+
+@define(eq=False)
+class Keeper:
+    """Runs until it is cancelled."""
+
+    node: Node
+    operations: Operations
+    _tasks: set[asyncio.Task[None]] = field(factory=set)
+
+    async def run(self) -> None:
+        """One round after another; what fails in one is tried again in the next."""
+        looked_s = reconciled_s = time.monotonic()
+        while True:
+            self.expire()
+            self.node.pools.tend()
+            self.operations.forget()
+            now = time.monotonic()
+            if now - looked_s >= SECOND_S:
+                looked_s = now
+                self.look()
+            if now - reconciled_s >= self.node.settings.server.reconcile_s:
+                reconciled_s = now
+                await self.reconcile()
+            await asyncio.sleep(TICK_S)
+
+    def look(self) -> None:
+        """One look at the machine, and a point of the figures."""
+        node = self.node
+        node.gate.pressure = node.machine.look()
+        node.figures.add(states(node), node.gate.pressure)
+        node.gate.pump()
+
+    def expire(self) -> None:
+        """End leases whose client is silent, and sandboxes that were not renewed."""
+        node, now = self.node, time.monotonic()
+        for lease in node.leases.late():
+            node.figures.counts["leases_expired"] += 1
+            node.leases.remove(lease)
+            self._start(lease, None)
+        for lease in node.leases:
+            late = [one for one in lease.sandboxes.values() if one.until_s is not None and now > one.until_s]
+            for owned in late:
+                node.figures.counts["sandboxes_expired"] += 1
+                self._start(lease, owned)
+
+    def _start(self, lease: Lease, owned: Owned | None) -> None:
+        work = self.node.end(lease) if owned is None else self.node.destroy(lease, owned.id)
+        if owned is not None:
+            owned.until_s = None  # once is enough
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # counted as stuck, and tried again by the reconcile
+
+    async def reconcile(self) -> None:
+        """What the provider has lost is taken off; what could not be destroyed is tried again."""
+        for lease in self.node.leases:
+            for owned in list(lease.sandboxes.values()):
+                if await self._vanished(owned) and lease.sandboxes.pop(owned.id, None):
+                    self.node.figures.counts["vanished"] += 1
+                    self.node.gone(owned)
+        for owned in list(self.node.ending.values()):
+            with suppress(Exception):
+                await self.node.finish(owned)
+
+    async def _vanished(self, owned: Owned) -> bool:
+        try:
+            await self.node.provider.attach(owned.backend.id)
+        except SandboxGone:
+            return True
+        except Exception:  # it cannot be told now
+            return False
+        return False
+
+
+def states(node: Node) -> Counter[str]:
+    """Sandboxes of a node by what they do; those that wait to be are counted too."""
+    found = Counter(owned.state for lease in node.leases for owned in lease.sandboxes.values())
+    found["waiting"] = node.gate.waiting
+    found["starting"] = node.gate.starting
+    found["warm"] = node.pools.warm
+    found["ending"] = len(node.ending)
+    return found

@@ -1,0 +1,158 @@
+"""A running server: state folder, provider, node, HTTP; and the order in which they come and go.
+
+Orphans of an earlier server are reaped before anything is made. Temporary files of the provider, and of everything it
+starts, lie below the scratch folder, which is also how the next server knows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from importlib import metadata
+from ipaddress import ip_address
+from pathlib import Path
+
+from aiohttp import web
+from attrs import frozen
+
+from composer_core.errors import ConfigError, boundary
+from composer_core.protocols import SandboxProvider
+from composer_plugin_server import orphans
+from composer_plugin_server.fleet import Fleet
+from composer_plugin_server.keeper import Keeper
+from composer_plugin_server.ledger import Ledger
+from composer_plugin_server.node import Node
+from composer_plugin_server.operations import Operations
+from composer_plugin_server.settings import Server, Settings
+from composer_plugin_server.tokens import read_token
+from composer_plugin_server.web import Web
+
+DIST = "composer-plugin-server"
+BACKLOG = 8192
+END_S = 5.0
+"""How long requests under way may take to end when the server does."""
+
+
+@frozen
+class Running:
+    """A server that answers."""
+
+    url: str
+    node: Node
+    token: str
+    reaped: int
+    """Orphans of an earlier server."""
+
+
+@asynccontextmanager
+async def serve(settings: Settings, provider: Callable[[Path], SandboxProvider], plugin: str) -> AsyncIterator[Running]:
+    """Serve until the block ends; then everything that was made is destroyed.
+
+    Raises:
+        ConfigError: it cannot listen there, has no token, or the provider does not work here.
+    """
+    tls = _tls(settings.server)
+    token = read_token(settings.server.token_file, make=True)
+    ledger = Ledger.open(Path(settings.server.state), plugin, settings.server.node)
+    try:
+        with _temporary(ledger.scratch):
+            async with _node(settings, provider, plugin, ledger) as (node, reaped):
+                async with _listening(node, token, tls) as url:
+                    yield Running(url, node, token, reaped)
+        ledger.close()
+    finally:
+        ledger.abandon()
+
+
+@asynccontextmanager
+async def _node(
+    settings: Settings, provider: Callable[[Path], SandboxProvider], plugin: str, ledger: Ledger
+) -> AsyncIterator[tuple[Node, int]]:
+    past = ledger.past
+    with boundary("sandboxes", plugin):
+        made = provider(ledger.scratch)
+    node = Node(made, plugin, settings, ledger)
+    try:
+        reaped = await orphans.reap(past, made, past.provider == plugin) if past else 0
+        ledger.begin()
+        with boundary("sandboxes", plugin):
+            node.capabilities = await made.probe() | {"sandbox.leases"}
+        node.figures.counts["orphans_reaped"] += reaped
+        yield node, reaped
+    finally:
+        await node.close()
+        await orphans.remove(ledger.scratch)
+
+
+@asynccontextmanager
+async def _listening(node: Node, token: str, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
+    wanted = node.settings.server
+    operations = Operations(wanted.answers_s, wanted.answers_bytes, wanted.grace_s)
+    fleet = Fleet(node, operations, token, metadata.version(DIST))
+    site = Web(node, operations, token, dict(fleet.pages()), fleet.open())
+    runner = web.AppRunner(
+        site.application(), handler_cancellation=True, access_log=None, shutdown_timeout=END_S, keepalive_timeout=75.0
+    )
+    await runner.setup()
+    keeping = asyncio.ensure_future(Keeper(node, operations).run())
+    try:
+        try:
+            await web.TCPSite(runner, wanted.host, wanted.port, ssl_context=tls, backlog=BACKLOG).start()
+        except OSError as error:
+            where = f"{wanted.host}:{wanted.port}"
+            raise ConfigError("the server cannot listen there", where=where, found=str(error)) from error
+        host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
+        yield f"{'https' if tls else 'http'}://{host}:{runner.addresses[0][1]}"
+    finally:
+        node.gate.close()
+        keeping.cancel()
+        await operations.close()
+        await runner.cleanup()
+        await fleet.close()
+        with suppress(asyncio.CancelledError):
+            await keeping
+
+
+def _tls(server: Server) -> ssl.SSLContext | None:
+    """Raises ConfigError where the token would go over a wire that others read."""
+    if server.certificate:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(server.certificate, server.key or None)
+        except OSError as error:
+            raise ConfigError("the certificate cannot be used", where=server.certificate, found=str(error)) from error
+        return context
+    if not (_loopback(server.host) or server.plain):
+        raise ConfigError(
+            "others could read the token and what sandboxes hold",
+            where="server.host",
+            found=f"{server.host}, without HTTPS",
+            fix="name server.certificate and server.key, or say server.plain = true where a proxy or the wire is trusted",
+        )
+    return None
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[None]:
+    """The folder for temporary files, of this process and of those it starts."""
+    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir, variable = before
+        if variable is None:
+            os.environ.pop("TMPDIR", None)
+        else:
+            os.environ["TMPDIR"] = variable
