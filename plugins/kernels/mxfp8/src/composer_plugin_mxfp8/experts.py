@@ -30,7 +30,7 @@ from composer_plugin_mxfp8.config import MXFP8Config
 from composer_plugin_mxfp8.formats import BLOCK, ROWWISE
 from composer_plugin_mxfp8.implementation import choose
 from composer_plugin_mxfp8.ops import Blocks, Ops, Plan
-from composer_plugin_mxfp8.reference import gather, swiglu_gradients
+from composer_plugin_mxfp8.reference import gather, swiglu_gradients, weights_of
 from composer_plugin_mxfp8.weights import Weights, quantized
 
 DEFAULT = MXFP8Config()
@@ -196,10 +196,10 @@ def _exact(
     ops: Ops,
 ) -> tuple[Blocks, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows of dh, dweights, and both weight gradients of operands that were never quantized."""
-    act_RF, dh_R2F, dweights_NK = swiglu_gradients(dact_RF, h_R2F, plan, weights_NK)
+    act_RF, dh_R2F, dweights_R1 = swiglu_gradients(dact_RF, h_R2F, weights_of(plan, weights_NK))
     dgate_up = _wgrad(dh_R2F, gather(x_ND, plan), plan)
     ddown = _wgrad(gather(dy_ND, plan), act_RF, plan)
-    return ops.quantize_rows(dh_R2F), dweights_NK, dgate_up, ddown
+    return ops.quantize_rows(dh_R2F), dweights_R1[plan.rows_NK, 0], dgate_up, ddown
 
 
 def _wgrad(dy_RN: torch.Tensor, x_RK: torch.Tensor, plan: Plan) -> torch.Tensor:

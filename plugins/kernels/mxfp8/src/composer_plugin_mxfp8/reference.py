@@ -170,19 +170,17 @@ def swiglu_backward_weighted(
     dact_RF: torch.Tensor, h_R2F: torch.Tensor, plan: Plan, weights_NK: torch.Tensor, scaling: Scaling = "rceil"
 ) -> tuple[Blocks, Blocks, Blocks, torch.Tensor]:
     """See `Ops.swiglu_backward_weighted`."""
-    act_RF, dh_R2F, dweights_NK = swiglu_gradients(dact_RF, h_R2F, plan, weights_NK)
-    return *quantize_both(dh_R2F, scaling), quantize_columns(act_RF, scaling), dweights_NK
+    act_RF, dh_R2F, dweights_R1 = swiglu_gradients(dact_RF, h_R2F, weights_of(plan, weights_NK))
+    return *quantize_both(dh_R2F, scaling), quantize_columns(act_RF, scaling), dweights_R1[plan.rows_NK, 0]
 
 
 def swiglu_gradients(
-    dact_RF: torch.Tensor, h_R2F: torch.Tensor, plan: Plan, weights_NK: torch.Tensor
+    dact_RF: torch.Tensor, h_R2F: torch.Tensor, weights_R1: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What `swiglu_backward_weighted` quantizes: weights x act and dh in the dtype of h, and fp32 dweights [N, K]."""
-    weights_R1 = _weights(plan, weights_NK)[:, None]
+    """What `swiglu_backward_weighted` quantizes: weights x act and dh in the dtype of h, and fp32 dact . act [R, 1]."""
     act_RF, dact_RF = swiglu(h_R2F).float(), dact_RF.float()
-    dweights_R = (dact_RF * act_RF).sum(1)
     dh_R2F = swiglu_gradient(dact_RF * weights_R1, h_R2F)
-    return (act_RF * weights_R1).to(h_R2F.dtype), dh_R2F, dweights_R[plan.rows_NK]
+    return (act_RF * weights_R1).to(h_R2F.dtype), dh_R2F, (dact_RF * act_RF).sum(1, keepdim=True)
 
 
 def route(
@@ -222,11 +220,11 @@ def gather(x_ND: torch.Tensor, plan: Plan, weights_NK: torch.Tensor | None = Non
         return x_ND.new_zeros(len(source_R), x_ND.shape[1])
     x_RD = x_ND[source_R.clamp(min=0)]
     if weights_NK is not None:
-        x_RD = (x_RD.float() * _weights(plan, weights_NK)[:, None]).to(x_ND.dtype)
+        x_RD = (x_RD.float() * weights_of(plan, weights_NK)).to(x_ND.dtype)
     return x_RD.masked_fill(source_R[:, None] < 0, 0)
 
 
-def _weights(plan: Plan, weights_NK: torch.Tensor) -> torch.Tensor:
-    """fp32 [R]: the weight of each row's pair, 0 on padding."""
+def weights_of(plan: Plan, weights_NK: torch.Tensor) -> torch.Tensor:
+    """fp32 [R, 1]: the weight of each row's pair, 0 on padding."""
     weights_R = weights_NK.float().reshape(-1)[plan.pairs_R.clamp(min=0)]
-    return weights_R.masked_fill(plan.pairs_R < 0, 0)
+    return weights_R.masked_fill(plan.pairs_R < 0, 0)[:, None]

@@ -12,21 +12,27 @@ Legend: see `ops`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch.nn.functional import grouped_mm as grouped_product
 
 from composer_plugin_mxfp8 import formats, reference
-from composer_plugin_mxfp8.formats import COLUMNWISE, LARGEST, ROWWISE, Scaling, Shape, scale_bytes
+from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE, Scaling, Shape
 from composer_plugin_mxfp8.ops import Blocks, Plan
 from composer_plugin_mxfp8.reference import combine, plan, scatter_rows
 
 ALIGN = 32
 """A block of 32x1 does not cross from one expert to the next; `ops.ALIGN` pads more, with zeros, to no effect."""
+CHUNK = 1 << 16
+"""Elements that are rounded together: what stays in a core's cache from one pass to the next."""
 EXPONENT = 0x7F800000
 SHIFT = 1.5 * 2.0**20
 """Adding 1.5 x 2^20 x 2^e and taking it away rounds a number of [2^e, 2^(e+1)) to multiples of 2^(e-3), E4M3's."""
+LEAST = (6 << 23) | 0x400000
+"""From the bits of 2^8 x scale to those of SHIFT x 2^-6 x scale, for what lies below E4M3's normal range."""
 LIMIT = 2.0**100
-"""Blocks with values from here on are left to `reference`."""
+"""Tensors with values from here on are left to `formats`."""
 
 __all__ = [
     "ALIGN",
@@ -48,22 +54,37 @@ __all__ = [
 
 
 def rounded(x: torch.Tensor, block: Shape, scaling: Scaling = "rceil") -> torch.Tensor:
-    """fp32 values of `formats.quantize(x, block, scaling)`."""
-    x = x.float()
-    *batch, rows, columns = x.shape
-    tiles = x.reshape(*batch, rows // block[0], block[0], columns // block[1], block[1])
-    amax = torch.linalg.vector_norm(tiles, torch.inf, (-3, -1), keepdim=True)
-    if amax.numel() and not float(amax.max()) < LIMIT:
-        return formats.dequantize(formats.quantize(x, block, scaling))
-    byte = scale_bytes(amax, scaling).to(torch.int32)
+    """fp32 values of `formats.quantize(x, block, scaling)`, for x [..., M, K]."""
+    x_MK = x.float().reshape(-1, x.shape[-1])
+    out_MK = torch.empty_like(x_MK)
+    for x_CK, out_CK in _chunks(x_MK, out_MK):
+        _round(x_CK, block, scaling, out_CK)
+    return out_MK.view(x.shape)
+
+
+def _chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same rows of each, as many at a time as fit into CHUNK; a multiple of 32, so that no block is cut."""
+    rows = max(1, CHUNK // max(tensor.shape[1] for tensor in tensors) // 32) * 32
+    yield from zip(*(tensor.split(rows) for tensor in tensors), strict=True)
+
+
+def _round(x_CK: torch.Tensor, block: Shape, scaling: Scaling, out_CK: torch.Tensor) -> None:
+    """`rounded` of one chunk, written to `out_CK`."""
+    rows, columns = x_CK.shape
+    tiles, out = (t.view(rows // block[0], block[0], columns // block[1], block[1]) for t in (x_CK, out_CK))
+    amax = tiles.abs().amax((-3, -1), keepdim=True)
+    if not float(amax.max()) < LIMIT:
+        out_CK.copy_(formats.dequantize(formats.quantize(x_CK, block, scaling)))
+        return
+    bits = amax.view(torch.int32)  # below, the rule of `formats.scale_bytes`: rceil carries where 1.m is above 1.75
+    scale = ((bits + 0x1FFFFF if scaling == "rceil" else bits) & EXPONENT).clamp_(min=8 << 23)
     if scaling == "floor":
-        most = LARGEST * formats.decode_e8m0(byte.to(torch.uint8))
+        most = (scale | 0x600000).view(torch.float32)
         tiles = torch.minimum(torch.maximum(tiles, -most), most)
-    smallest = ((byte + 14) << 23 | 0x400000).view(torch.float32)  # SHIFT at E4M3's lowest exponent, -6
     shift = (tiles.view(torch.int32) & EXPONENT).view(torch.float32).mul_(SHIFT)
-    shift = torch.maximum(shift, smallest, out=shift)
-    values: torch.Tensor = (tiles + shift).sub_(shift)
-    return values.view(x.shape)
+    torch.maximum(shift, (scale + LEAST).view(torch.float32), out=shift)
+    torch.add(tiles, shift, out=out)
+    out.sub_(shift)
 
 
 def quantize_rows(x_MK: torch.Tensor, scaling: Scaling = "rceil") -> Blocks:
@@ -85,7 +106,9 @@ def dequantize(
 
 def gather_rows(x: Blocks, plan: Plan) -> Blocks:
     """See `Ops.gather_rows`."""
-    return _values(reference.gather(x.data, plan))
+    source_R = plan.source
+    data = x.data.index_select(0, source_R.clamp(min=0))
+    return _values(data.index_fill_(0, (source_R < 0).nonzero()[:, 0], 0))
 
 
 def requantize_columns(data_MK: torch.Tensor, scale: torch.Tensor) -> Blocks:
@@ -95,16 +118,28 @@ def requantize_columns(data_MK: torch.Tensor, scale: torch.Tensor) -> Blocks:
 
 def swiglu_quantize(h_R2F: torch.Tensor, scaling: Scaling = "rceil") -> Blocks:
     """See `Ops.swiglu_quantize`."""
-    return quantize_rows(reference.swiglu(h_R2F), scaling)
+    act_RF = h_R2F.new_empty(len(h_R2F), h_R2F.shape[1] // 2)
+    for h, act in _chunks(h_R2F, act_RF):
+        _round(reference.swiglu(h), ROWWISE, scaling, act)
+    return _values(act_RF)
 
 
 def swiglu_backward_weighted(
     dact_RF: torch.Tensor, h_R2F: torch.Tensor, plan: Plan, weights_NK: torch.Tensor, scaling: Scaling = "rceil"
 ) -> tuple[Blocks, Blocks, Blocks, torch.Tensor]:
     """See `Ops.swiglu_backward_weighted`."""
-    act_RF, dh_R2F, dweights_NK = reference.swiglu_gradients(dact_RF, h_R2F, plan, weights_NK)
-    rows, columns = rounded(dh_R2F, ROWWISE, scaling), rounded(dh_R2F, COLUMNWISE, scaling)
-    return _values(rows), _values(columns), _values(rounded(act_RF, COLUMNWISE, scaling)), dweights_NK
+    weights_R1 = reference.weights_of(plan, weights_NK)
+    rows, columns, act = torch.empty_like(h_R2F), torch.empty_like(h_R2F), torch.empty_like(dact_RF)
+    dweights_R1 = torch.empty_like(weights_R1)
+    for dact, h, weights, rows_C, columns_C, act_C, dweights in _chunks(
+        dact_RF, h_R2F, weights_R1, rows, columns, act, dweights_R1
+    ):
+        weighted, dh, dots = reference.swiglu_gradients(dact, h, weights)
+        dweights.copy_(dots)
+        _round(dh, ROWWISE, scaling, rows_C)
+        _round(dh, COLUMNWISE, scaling, columns_C)
+        _round(weighted, COLUMNWISE, scaling, act_C)
+    return _values(rows), _values(columns), _values(act), dweights_R1[plan.rows_NK, 0]
 
 
 def grouped_mm(
