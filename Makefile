@@ -3,6 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DISTS := core envkit testkit $(wildcard plugins/*/*)
 RUN_DIR ?= runs/quickstart
+PYTEST_WORKERS ?= 2
 
 .PHONY: demo test lint docs bench bench-quickstart soak wheels clean setup
 
@@ -15,8 +16,9 @@ demo: setup
 	$(BIN)/composer-run train $(if $(wildcard $(RUN_DIR)/config.json),--resume $(RUN_DIR),examples/quickstart/run.toml --run-dir $(RUN_DIR))
 	$(BIN)/composer-run show $(RUN_DIR)
 
+# Threads of two workers that wait for each other by spinning take twice as long as one worker; asleep, half as long.
 test: setup
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .
