@@ -8,6 +8,7 @@ again after a lost connection it gets the first answer. A caller that is cancell
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import secrets
@@ -101,7 +102,7 @@ class Connection:
             try:
                 address = f"{self.url.rstrip('/')}/{wire.API}{path}"
                 async with session.request(
-                    method, address, headers=headers, data=data, params=query, allow_redirects=False
+                    method, address, headers=headers, data=data and io.BytesIO(data), params=query, allow_redirects=False
                 ) as reply:
                     return reply.status, await reply.read()
             except LOST as error:

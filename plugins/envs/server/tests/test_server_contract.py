@@ -1,0 +1,65 @@
+"""The public contract through real server processes: what a sandbox is behind a server, it is without one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from servers import envd
+
+from composer_core.capabilities import CAPABILITIES
+from composer_core.sandbox import Sandbox
+from composer_plugin_server.plugin import composer_sandboxes
+from composer_testing.contracts.hook_modules import HookModuleContract
+from composer_testing.contracts.sandbox_commands import CommandContract
+from composer_testing.contracts.sandboxes import SandboxContract
+
+ALL = {name for name in CAPABILITIES if name.startswith("sandbox.")}
+FILES = {"sandbox.forks", "sandbox.snapshots.files", "sandbox.changes", "sandbox.leases"}
+LIMITS = {name for name in ALL if name.startswith("sandbox.limits.")}
+
+
+class TestHookModule(HookModuleContract):
+    module = "composer_plugin_server.plugin"
+
+
+class _Behind:
+    """A server for all tests of a class; each test has a provider, and so a lease, of its own."""
+
+    spec = next(iter(composer_sandboxes()))
+    use: ClassVar[str]
+    overrides: ClassVar[tuple[str, ...]] = ()
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def server(cls, tmp_path_factory):
+        with envd(cls.use, tmp_path_factory.mktemp("envd"), *cls.overrides) as cls.running:
+            yield
+
+    def provider(self, tmp_path):
+        return self.running.provider(wait_s=20)
+
+
+class TestMemory(_Behind, SandboxContract):
+    use = "fakes/memory"
+    may_lack = ALL - FILES
+
+
+class TestProcess(_Behind, CommandContract):
+    use = "local/process"
+    overrides = ("sandbox.trusted=true",)
+    may_lack = ALL - {"sandbox.leases"}
+
+
+class TestNamespaces(_Behind, CommandContract):
+    use = "local/namespaces"
+    may_lack = ALL - FILES - LIMITS - {"sandbox.isolates"}
+
+    def test_what_the_provider_lacks_is_unsupported_and_named(self) -> None:
+        async def act(sandbox: Sandbox, provider):
+            with pytest.raises(Exception, match="do not offer 'sandbox.sessions'"):
+                await sandbox.session_exec("one", ["true"])
+            with pytest.raises(Exception, match="do not offer 'sandbox.pauses'"):
+                await sandbox.pause()
+
+        self.act(act)
