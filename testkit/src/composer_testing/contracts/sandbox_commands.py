@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from composer_core.errors import PathError, SandboxGone
-from composer_core.protocols import SandboxProvider
+from composer_core.protocols import ExecResult, SandboxProvider
 from composer_core.sandbox import Sandbox
 from composer_testing.contracts.sandboxes import SandboxContract, new_sandbox
 
@@ -58,7 +58,11 @@ class CommandContract(SandboxContract):
 
     def test_environment_is_built_from_empty(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COMPOSER_SECRET", "leaked")
-        result = self.run("sh", "-c", "env", env={"GIVEN": "1"})
+
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> ExecResult:
+            return await sandbox.exec(["sh", "-c", "env"], env={"GIVEN": "1"})
+
+        result: ExecResult = self.act(act, fresh=True)
         names = {line.partition(b"=")[0] for line in result.stdout.splitlines()}
         assert b"GIVEN" in names and {b"PATH", b"HOME", b"LANG"} <= names
         assert names <= {b"PATH", b"HOME", b"LANG", b"TMPDIR", b"PYTHONDONTWRITEBYTECODE", b"GIVEN", b"PWD", b"SHLVL",

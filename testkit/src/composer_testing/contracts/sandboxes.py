@@ -6,7 +6,7 @@ class TestMine(SandboxContract):
 The record declares what the provider *may* offer, `probe` finds what works on this machine, and what it finds is tried
 out (`composer_testing.sandbox_claims`). So `probe` returns nothing that is not declared; what is declared and not found
 must be named in `may_lack`, or the record promises what nobody has; and what is not declared must raise `Unsupported`
-through the framework's Sandbox, limits apart. Whatever a test does, closing the provider must leave nothing behind.
+through the framework's Sandbox, limits apart. Whatever the tests do, closing the provider must leave nothing behind.
 Providers whose commands are real processes subclass `CommandContract` (in `sandbox_commands`).
 """
 
@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -26,7 +25,6 @@ from composer_core.capabilities import CAPABILITIES
 from composer_core.errors import (
     ComposerError,
     PathError,
-    PluginFault,
     PrepareError,
     QuotaError,
     SandboxError,
@@ -35,7 +33,6 @@ from composer_core.errors import (
     Unsupported,
 )
 from composer_core.protocols import (
-    BuildContext,
     Created,
     ExecResult,
     SandboxBackend,
@@ -43,50 +40,15 @@ from composer_core.protocols import (
     TemplateRef,
     TemplateSpec,
 )
-from composer_core.records import SandboxSpec, resolve
 from composer_core.sandbox import CallLimits, Sandbox
 from composer_testing.sandbox_claims import CLAIMS, SLEEPS, SPEC, TREE, held, until
+from composer_testing.sandbox_suite import SandboxSuite, new_sandbox
 
-Act = Callable[[Sandbox, SandboxProvider], Awaitable[Any]]
+__all__ = ["SandboxContract", "new_sandbox"]
 
 
-class SandboxContract:
-    """Name your subclass `Test...`; each test gets a fresh provider, closed at its end."""
-
-    spec: ClassVar[SandboxSpec]
-    """The record that your hook yields."""
-    config: ClassVar[Any] = None
-    """The provider's settings; those of the record by default."""
-    may_lack: ClassVar[Collection[str]] = ()
-    """Capabilities that the record declares and not every machine has (control groups, KVM): tried where `probe` finds
-    them."""
-
-    def provider(self, tmp_path: Path) -> SandboxProvider:
-        """Built as a run builds it; it is started inside an event loop."""
-        build: Callable[..., SandboxProvider] = resolve(self.spec.factory)
-        return build(self.config or self.spec.config(), BuildContext(tmp_path))
-
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        with tempfile.TemporaryDirectory(prefix="contract-", ignore_cleanup_errors=True) as folder:
-            monkeypatch.setattr(tempfile, "tempdir", folder)
-            self._tmp_path = tmp_path
-            yield
-
-    def act(self, act: Act, limits: CallLimits | None = None) -> Any:
-        """Run `act(sandbox, provider)` in one sandbox of `TREE`, and close the provider whatever happens."""
-
-        async def whole() -> Any:
-            provider = self.provider(self._tmp_path)
-            try:
-                return await asyncio.wait_for(act(await new_sandbox(provider, limits), provider), 60)
-            finally:
-                await provider.close()
-                left = os.listdir(tempfile.gettempdir())
-                await provider.close()
-                assert not left, f"close() left {left} in the folder for temporary files"
-
-        return asyncio.run(whole())
+class SandboxContract(SandboxSuite):
+    """Name your subclass `Test...`; its tests share a provider, which is closed after the last of them."""
 
     def run(self, *argv: str, **options: Any) -> ExecResult:
         async def act(sandbox: Sandbox, provider: SandboxProvider) -> ExecResult:
@@ -185,7 +147,7 @@ class SandboxContract:
                 with pytest.raises(SandboxError):
                     await other.read("a.txt")
 
-        self.act(act)
+        self.act(act, fresh=True)
 
     def test_destroy_is_safe_twice_and_a_destroyed_sandbox_is_gone(self) -> None:
         async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
@@ -353,13 +315,6 @@ class SandboxContract:
             assert "a.txt" not in [file.path for file in (await sandbox.patch()).writes]
 
         self.act(act)
-
-
-async def new_sandbox(provider: SandboxProvider, limits: CallLimits | None = None) -> Sandbox:
-    (child,) = await provider.create(await provider.prepare(SPEC, TREE))
-    if not isinstance(child, Created):
-        raise PluginFault(child.error, kind="sandboxes", plugin="under test")
-    return Sandbox(child.backend, "under/test", TREE, limits)
 
 
 async def failure(probe: Awaitable[None]) -> Exception | None:
