@@ -57,9 +57,9 @@ class TestNamespaces(_Behind, CommandContract):
 
     def test_what_the_provider_lacks_is_unsupported_and_named(self) -> None:
         async def act(sandbox: Sandbox, provider):
-            with pytest.raises(Exception, match="do not offer 'sandbox.sessions'"):
+            with pytest.raises(Exception, match=r"do not offer 'sandbox\.sessions'"):
                 await sandbox.session_exec("one", ["true"])
-            with pytest.raises(Exception, match="do not offer 'sandbox.pauses'"):
+            with pytest.raises(Exception, match=r"do not offer 'sandbox\.pauses'"):
                 await sandbox.pause()
 
         self.act(act)

@@ -1,8 +1,8 @@
-"""The client's end of one server: a lease kept alive, requests that survive a lost connection, errors as they were raised.
+"""The client's end of one server: a lease kept alive, requests that survive a lost connection, errors as they were.
 
-Creations wait in the server's queue, each on a connection, and heartbeats must never wait behind them; so creations have
-a pool of connections of their own, and everything else another. A request that changes something carries a key: sent
-again after a lost connection it gets the first answer. A caller that is cancelled tells the server so.
+Creations wait in the server's queue, each on a connection, and heartbeats must never wait behind them; so creations
+have a pool of connections of their own, and everything else another. A request that changes something carries a key:
+sent again after a lost connection it gets the first answer. A caller that is cancelled tells the server so.
 """
 
 from __future__ import annotations
@@ -102,7 +102,12 @@ class Connection:
             try:
                 address = f"{self.url.rstrip('/')}/{wire.API}{path}"
                 async with session.request(
-                    method, address, headers=headers, data=data and io.BytesIO(data), params=query, allow_redirects=False
+                    method,
+                    address,
+                    headers=headers,
+                    data=data and io.BytesIO(data),
+                    params=query,
+                    allow_redirects=False,
                 ) as reply:
                     return reply.status, await reply.read()
             except LOST as error:

@@ -1,7 +1,7 @@
 """What the page is made of: its files, and the figures of this node and of others it was told of.
 
-The files are the same for everybody and hold nothing; the figures need the token. Other nodes are asked by this server, so
-that a browser has to reach only one, and a node that does not answer is shown as such.
+The files are the same for everybody and hold nothing; the figures need the token. Other nodes are asked by this
+server, so that a browser has to reach only one, and a node that does not answer is shown as such.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Fleet:
             "latencies_ms": figures.percentiles(),
             "queue": {"depth": gate.waiting, "oldest_s": gate.oldest_s, "refused": dict(gate.refused)},
             "room": {"live": gate.live, "most": gate.limits.sandboxes, "starting": gate.starting,
-                     "starts": gate.limits.starts, "memory_bytes": gate.memory_bytes, "budget_bytes": gate.budget_bytes},
+                     "starts": gate.limits.starts, "memory_bytes": gate.memory_bytes,
+                     "budget_bytes": gate.budget_bytes},
             "pool": {"hits": node.pools.hits, "misses": node.pools.misses, "warm": node.pools.warm},
             "done": dict(figures.done),
             "failed": dict(figures.failed),

@@ -1,7 +1,8 @@
 """What happens between requests: leases that were not kept end, pools are tended, the line moves, figures are taken.
 
 A reconcile compares what should exist with what the provider still knows, and tries again what could not be destroyed.
-It looks only at what this server has made; whatever else the provider, the engine or the machine holds is not asked for.
+It looks only at what this server has made; whatever else the provider, the engine or the machine holds is not asked
+for.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class Keeper:
         """What the provider has lost is taken off; what could not be destroyed is tried again."""
         for lease in self.node.leases:
             for owned in list(lease.sandboxes.values()):
-                if await self._vanished(owned) and lease.sandboxes.pop(owned.id, None):
+                if await self._vanished(owned) and lease.sandboxes.get(owned.id) is owned:
+                    del lease.sandboxes[owned.id]
                     self.node.figures.counts["vanished"] += 1
                     self.node.gone(owned)
         for owned in list(self.node.ending.values()):

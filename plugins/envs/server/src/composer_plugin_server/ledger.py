@@ -1,8 +1,9 @@
 """What a server has made, on disk, so that the next one knows what a killed one left.
 
-A state folder belongs to one server at a time: the kernel holds its lock and frees it when the server is no more, however
-that came. The ledger is a line for every beginning and every end, written before a provider is asked; it is written anew
-when most of it is history. `kill -9` loses nothing of it; a crash of the machine may, but leaves no sandbox either.
+A state folder belongs to one server at a time: the kernel holds its lock and frees it when the server is no more,
+however that came. The ledger is a line for every beginning and every end, written before a provider is asked; it is
+written anew when most of it is history. `kill -9` loses nothing of it; a crash of the machine may, but leaves no
+sandbox either.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ class Ledger:
             raise ConfigError("another server uses this state folder", where=str(folder), fix=fix) from error
         past = _read(folder / "ledger.jsonl")
         scratch = Path(tempfile.gettempdir()) / f"composer-envd-{secrets.token_hex(8)}"
+        scratch.mkdir(mode=0o711)  # commands of other users must be able to pass, not to list
         header = {"scratch": str(scratch), "provider": provider, "pid": os.getpid()}
         return cls(folder, scratch, node or _name(folder / "node"), past, lock, header)
 
     def begin(self) -> None:
         """What the past left is dealt with: start a ledger of our own."""
-        self.scratch.mkdir(mode=0o711)  # commands of other users must be able to pass, not to list
         self.past = None
         self._rewrite()
 

@@ -116,7 +116,7 @@ def choose(settings: Settings, options: Options) -> Chosen:
         raise ConfigError("a server's provider is no other server's", where="sandbox.use", found=OWN)
     spec: Any = entry.spec
     assert isinstance(spec, SandboxSpec)
-    config = structured(settings.sandbox.settings, spec.config, "sandbox")
+    config: Any = structured(settings.sandbox.settings, spec.config, "sandbox")
     view = RunView(settings, {"sandboxes": ((entry.id, config),)}, {"sandboxes": ((entry.id, spec),)})
     problems = plugins.check(view)
     if problems:

@@ -89,7 +89,7 @@ def _labelled(family: Any, values: Mapping[str, float]) -> Metric:
 class Metrics:
     def __init__(self, node: Node) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(NodeCollector(node))  # type: ignore[arg-type]
+        self._registry.register(NodeCollector(node))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

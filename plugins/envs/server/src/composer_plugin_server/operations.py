@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 
 from attrs import define, field, frozen
 
+from composer_core.errors import SandboxUnreachable
+
 Undo = Callable[[], Awaitable[None]]
 Name = tuple[str, str]
 
@@ -63,6 +65,11 @@ class Operations:
         found.callers += 1
         try:
             answer = await asyncio.shield(found.task)
+        except asyncio.CancelledError:
+            if found.task.cancelled() and not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise SandboxUnreachable("the request was cancelled by its key") from None
+            raise
+        else:
             found.heard = True
             return answer
         finally:

@@ -1,7 +1,7 @@
 """A sandbox on a server, with exactly the optional methods that its backend has there.
 
-`Unsupported`, and a patch that is found by walking, are decided in core by which methods a backend has. So each offer of
-a server adds the class with its methods, and nothing else differs from a backend on this machine.
+`Unsupported`, and a patch that is found by walking, are decided in core by which methods a backend has. So each offer
+of a server adds the class with its methods, and nothing else differs from a backend on this machine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote
 
+from composer_core.errors import NoCapacity
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef
 from composer_core.trees import Patch
 from composer_plugin_server import wire
@@ -58,9 +59,13 @@ class _Forks(RemoteSandbox):
         return await self._snapshot(False)
 
     async def fork(self, n: int) -> Sequence[Created | Failed]:
+        """That there is no room is each child's reason, as Forks wants it."""
         body = wire.ForkRequest(n, self._connection.config.wait_s)
         path = f"{self._path}/fork"
-        reply = await self._connection.ask("POST", path, wire.ChildrenReply, body, keyed=True, starts=True)
+        try:
+            reply = await self._connection.ask("POST", path, wire.ChildrenReply, body, keyed=True, starts=True)
+        except NoCapacity as error:
+            return [Failed(str(error))] * n
         return children(self._connection, reply)
 
 

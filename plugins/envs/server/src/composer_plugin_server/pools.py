@@ -98,7 +98,6 @@ class Pools:
             return
         for pool in self._pools.values():
             if pool.ready:
-                pool.used_s = min(pool.used_s, time.monotonic() - self.settings.idle_s)  # not filled again meanwhile
                 self._giving = self._start(self.end(pool.ready.popleft()))
                 return
 

@@ -1,8 +1,8 @@
 """`server/remote`: a provider that asks the servers of one or more nodes.
 
-A template has one id on all nodes and is prepared where sandboxes of it are made; spec and files are remembered here, so
-a node that has never seen it, or was restarted, is given it then. A snapshot lives on its node. With several nodes the
-less loaded of two is asked first and the next when it has no room at once; only the last of them is waited for.
+A template has one id on all nodes and is prepared where sandboxes of it are made; spec and files are remembered here,
+so a node that has never seen it, or was restarted, is given it then. A snapshot lives on its node. With several nodes
+the less loaded of two is asked first and the next when it has no room at once; only the last of them is waited for.
 """
 
 from __future__ import annotations

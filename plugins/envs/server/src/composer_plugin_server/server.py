@@ -11,7 +11,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from importlib import metadata
 from ipaddress import ip_address
 from pathlib import Path
@@ -60,9 +60,11 @@ async def serve(settings: Settings, provider: Callable[[Path], SandboxProvider],
     ledger = Ledger.open(Path(settings.server.state), plugin, settings.server.node)
     try:
         with _temporary(ledger.scratch):
-            async with _node(settings, provider, plugin, ledger) as (node, reaped):
-                async with _listening(node, token, tls) as url:
-                    yield Running(url, node, token, reaped)
+            async with (
+                _node(settings, provider, plugin, ledger) as (node, reaped),
+                _listening(node, token, tls) as url,
+            ):
+                yield Running(url, node, token, reaped)
         ledger.close()
     finally:
         ledger.abandon()
@@ -72,20 +74,19 @@ async def serve(settings: Settings, provider: Callable[[Path], SandboxProvider],
 async def _node(
     settings: Settings, provider: Callable[[Path], SandboxProvider], plugin: str, ledger: Ledger
 ) -> AsyncIterator[tuple[Node, int]]:
-    past = ledger.past
-    with boundary("sandboxes", plugin):
-        made = provider(ledger.scratch)
-    node = Node(made, plugin, settings, ledger)
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(orphans.remove, ledger.scratch)
+        with boundary("sandboxes", plugin):
+            made = provider(ledger.scratch)
+        node = Node(made, plugin, settings, ledger)
+        stack.push_async_callback(node.close)
+        past = ledger.past
         reaped = await orphans.reap(past, made, past.provider == plugin) if past else 0
         ledger.begin()
         with boundary("sandboxes", plugin):
             node.capabilities = await made.probe() | {"sandbox.leases"}
         node.figures.counts["orphans_reaped"] += reaped
         yield node, reaped
-    finally:
-        await node.close()
-        await orphans.remove(ledger.scratch)
 
 
 @asynccontextmanager
@@ -131,7 +132,7 @@ def _tls(server: Server) -> ssl.SSLContext | None:
             "others could read the token and what sandboxes hold",
             where="server.host",
             found=f"{server.host}, without HTTPS",
-            fix="name server.certificate and server.key, or say server.plain = true where a proxy or the wire is trusted",
+            fix="name server.certificate and server.key, or server.plain = true where a proxy or the wire is trusted",
         )
     return None
 

@@ -69,7 +69,7 @@ class Admission:
     sandboxes: int = field(default=64 * CORES, validator=gt(0))
     """Live sandboxes at most; by default 64 for each core."""
     memory_bytes: int = field(default=0, validator=ge(0))
-    """Memory that all live sandboxes may be counted with; 0 is four fifths of the machine's, or of the control group's."""
+    """Memory that all live sandboxes may be counted with; 0 is four fifths of the machine's, or its control group's."""
     reserve: float = field(default=0.25, validator=[gt(0), le(1)])
     """Share of its memory limit that a sandbox is counted with: commands rarely peak together."""
     free_bytes: int = field(default=512 << 20, validator=ge(0))

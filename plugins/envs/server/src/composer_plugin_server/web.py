@@ -1,8 +1,8 @@
 """HTTP: who may ask, how much, and errors as bodies. Which routes there are stands in `api`.
 
 Nothing of a request is read before its token was compared; bodies are read up to their route's limit. Every error is a
-body that says its class, so the client raises what the provider did; what nobody foresaw is an error of the server's own
-and tells its name only.
+body that says its class, so the client raises what the provider did; what nobody foresaw is an error of the server's
+own and tells its name only.
 """
 
 from __future__ import annotations
