@@ -51,7 +51,15 @@ def rows_of(cls: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
 
 
 def docstrings_of(cls: type) -> dict[str, str]:
-    """The text under each field, which Python itself does not keep."""
+    """The text under each field, inherited ones too, which Python itself does not keep."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if "__attrs_attrs__" in vars(base):
+            found |= _docstrings_in(base)
+    return found
+
+
+def _docstrings_in(cls: type) -> dict[str, str]:
     (node,) = ast.parse(inspect.getsource(cls)).body
     assert isinstance(node, ast.ClassDef)
     found = {}

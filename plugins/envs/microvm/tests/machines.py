@@ -9,17 +9,23 @@ from typing import Any
 from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateSpec
 from composer_core.trees import Tree
 from composer_plugin_microvm.config import QemuConfig
-from composer_plugin_microvm.provider import QemuProvider
-from composer_plugin_microvm.sandbox import QemuSandbox
+from composer_plugin_microvm.provider import MachineProvider
+from composer_plugin_microvm.qemu_driver import QemuDriver
+from composer_plugin_microvm.sandbox import MachineSandbox
 
 TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n"})
 SPEC = TemplateSpec(TREE.ref, file_bytes=1 << 20, disk_bytes=8 << 20, memory_bytes=128 << 20, processes=24)
-Act = Callable[[QemuSandbox, QemuProvider], Awaitable[Any]]
+Act = Callable[[MachineSandbox, MachineProvider], Awaitable[Any]]
+
+
+def new_provider(config: QemuConfig | None = None) -> MachineProvider:
+    settings = config or QemuConfig()
+    return MachineProvider(settings, QemuDriver(settings))
 
 
 def act(action: Act, config: QemuConfig | None = None) -> Any:
     async def whole() -> Any:
-        provider = QemuProvider(config)
+        provider = new_provider(config)
         try:
             return await asyncio.wait_for(action(await create(provider), provider), 120)
         finally:
@@ -28,7 +34,7 @@ def act(action: Act, config: QemuConfig | None = None) -> Any:
     return asyncio.run(whole())
 
 
-async def create(provider: QemuProvider) -> QemuSandbox:
+async def create(provider: MachineProvider) -> MachineSandbox:
     (child,) = await provider.create(await provider.prepare(SPEC, TREE))
     assert isinstance(child, Created), child
     return child.backend

@@ -8,14 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from machines import SPEC, TREE, act, create, output, sh
+from machines import SPEC, TREE, act, create, new_provider, output, sh
 
 from composer_core.errors import BackendError, SandboxGone
 from composer_core.protocols import Created, Failed
 from composer_plugin_microvm import machine
 from composer_plugin_microvm.channel import Channel
 from composer_plugin_microvm.config import QemuConfig
-from composer_plugin_microvm.provider import QemuProvider
 
 
 def test_clones_differ_in_randomness_and_identity_and_agree_with_the_host_on_the_time() -> None:
@@ -95,7 +94,7 @@ def test_a_parent_answers_while_it_is_forked_and_siblings_live_on_without_it() -
 
 def test_what_clones_are_made_of_cannot_be_written_by_anybody() -> None:
     async def action(sandbox, provider):
-        ram = sandbox.base.ram
+        ram = sandbox.machine.monitor.base.ram
         with pytest.raises(PermissionError):
             os.pwrite(ram, b"x", 0)
         with pytest.raises(PermissionError):
@@ -152,7 +151,7 @@ def test_snapshots_beyond_their_memory_are_refused() -> None:
 
 def test_closing_while_machines_start_leaves_none() -> None:
     async def whole() -> None:
-        provider = QemuProvider()
+        provider = new_provider()
         template = await provider.prepare(SPEC, TREE)
         before = children()
         starting = asyncio.ensure_future(provider.create(template, 4))

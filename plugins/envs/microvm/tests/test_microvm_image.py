@@ -13,7 +13,7 @@ import pytest
 from composer_core.errors import BackendError, ConfigError
 from composer_plugin_microvm import base, image
 from composer_plugin_microvm.config import QemuConfig
-from composer_plugin_microvm.initramfs import MODULES, initramfs
+from composer_plugin_microvm.initramfs import ALL_MODULES, initramfs
 from composer_plugin_microvm.tsc import tsc_khz
 
 
@@ -37,11 +37,11 @@ def test_a_given_root_is_packed_without_what_a_machine_makes_itself_and_left_as_
 
 
 def test_the_first_stage_is_an_archive_and_equal_parts_are_equal_bytes(tmp_path: Path) -> None:
-    modules = dict.fromkeys(MODULES, b"module")
+    modules = dict.fromkeys(ALL_MODULES, b"module")
     made = initramfs(b"busybox", modules)
     assert made == initramfs(b"busybox", modules) != initramfs(b"another", modules)
     listed = subprocess.run(["busybox", "cpio", "-t"], input=made, capture_output=True, check=True).stdout.decode()
-    assert {"init", "bin/busybox", "agent.pyz", *(f"modules/{name}.ko" for name in MODULES)} <= set(listed.split())
+    assert {"init", "bin/busybox", "agent.pyz", *(f"modules/{name}.ko" for name in ALL_MODULES)} <= set(listed.split())
 
 
 def test_equal_settings_name_one_image_and_an_archive_is_named_by_its_bytes(tmp_path: Path) -> None:

@@ -92,10 +92,9 @@ def test_qemu_runs_as_nobody_without_powers_behind_a_filter_and_holds_no_network
 def test_machines_end_with_the_process_that_holds_them_however_it_ends() -> None:
     script = """
 import asyncio, time
-from machines import SPEC, TREE
-from composer_plugin_microvm.provider import QemuProvider
+from machines import SPEC, TREE, new_provider
 async def main():
-    provider = QemuProvider()
+    provider = new_provider()
     (child,) = await provider.create(await provider.prepare(SPEC, TREE))
     print(child.backend.machine.process.pid, flush=True)
     time.sleep(60)

@@ -8,11 +8,13 @@ import struct
 
 import pytest
 from attrs import evolve
+from machines import new_provider
 
 from composer_core import ToolContext, ToolSpec
 from composer_core.config import SandboxLimits
 from composer_core.context import Plain
-from composer_core.episode import EpisodeParts, run_episode
+from composer_core.episode import run_episode
+from composer_core.parts import EpisodeParts
 from composer_core.protocols import BuildContext
 from composer_core.records import NoConfig, RewardSpec
 from composer_core.sandbox import Sandboxes
@@ -20,7 +22,6 @@ from composer_core.scoring import Reward
 from composer_core.toolbox import Tool, Toolbox
 from composer_core.trees import Patch
 from composer_core.types import Call, EpisodeRequest, GradingRef, Limits, Outcome, ParsedTurn, SlotKey, Trace
-from composer_plugin_microvm.provider import QemuProvider
 from composer_testing.fakes.config import TasksConfig
 from composer_testing.fakes.sampler import ScriptedSampler
 from composer_testing.fakes.tasks import Sums
@@ -51,7 +52,7 @@ async def answered(patch: Patch) -> float:
 
 def episode(*calls: Call) -> Trace:
     async def whole() -> Trace:
-        provider = QemuProvider()
+        provider = new_provider()
         task = TASKS.tasks("train")[0]
         specs = [ToolSpec.of(sh, effect="exec"), ToolSpec.of(end_the_agent, effect="exec")]
         box = Toolbox({spec.name: Tool.of(f"tests/{spec.name}", spec, spec.function, None) for spec in specs})

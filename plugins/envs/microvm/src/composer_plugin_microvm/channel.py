@@ -42,11 +42,10 @@ class Reply:
         return bytes(self.bodies.get(name, b""))
 
 
-class Channel(asyncio.Protocol):
+class Channel:
     """Numbers requests, matches replies."""
 
-    def __init__(self, ours: socket.socket) -> None:
-        self._socket = ours
+    def __init__(self) -> None:
         self.broken = ""
         self.nonsense = False
         """Whether it ended because of what the guest said."""
@@ -57,13 +56,25 @@ class Channel(asyncio.Protocol):
         self._kept: list[bytes] | None = None
         self._stale: set[int] = set()
 
-    async def open(self) -> None:
-        """Once, before anything is asked."""
-        await asyncio.get_running_loop().create_connection(lambda: self, sock=self._socket)
+    async def open(self, ours: socket.socket) -> None:
+        """Before anything is asked, and again after `unplug`. The socket is the channel's from now on."""
+        if self.broken:
+            ours.close()
+            raise Broken(self.broken)
+        await asyncio.get_running_loop().create_connection(lambda: _Line(self), sock=ours)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+    def plugged(self, transport: asyncio.Transport) -> None:
+        self._transport, self._decoder = transport, wire.Decoder()
+
+    def unplug(self) -> None:
+        """Leave a line on which nothing is being said (`hold`); it may end, and the conversation goes on on another."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    def hears(self, transport: asyncio.BaseTransport | None) -> bool:
+        """Whether this is the line in use; what comes on another is nobody's."""
+        return transport is not None and transport is self._transport
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -90,16 +101,10 @@ class Channel(asyncio.Protocol):
             if not reply.future.done():
                 reply.future.set_result(header)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.end("the machine has ended")
-
     def end(self, why: str) -> None:
         """Nothing is said or heard any more. Safe twice, the first reason holds."""
         self.broken = self.broken or why
-        if self._transport is not None:
-            self._transport.abort()
-        else:
-            self._socket.close()
+        self.unplug()
         pending, self._pending = self._pending, {}
         for reply in pending.values():
             if not reply.future.done():
@@ -110,15 +115,15 @@ class Channel(asyncio.Protocol):
         """Send a request now; its number, and the reply that will come."""
         self._number += 1
         reply = Reply(asyncio.get_running_loop().create_future(), limit)
-        if self.broken or self._transport is None:
+        if self.broken or (self._transport is None and self._kept is None):
             reply.future.set_exception(Broken(self.broken or "not open"))
             return self._number, reply
         self._pending[self._number] = reply
         frames = wire.encode({"n": self._number, "op": op, **fields}, data)
-        if self._kept is None:
-            self._transport.write(frames)
-        else:
+        if self._kept is not None:
             self._kept.append(frames)
+        elif self._transport is not None:
+            self._transport.write(frames)
         return self._number, reply
 
     async def hold(self) -> None:
@@ -131,8 +136,10 @@ class Channel(asyncio.Protocol):
         await self.wait(number, reply)
 
     async def release(self) -> None:
-        """The guest speaks again, and is told what was to be said meanwhile."""
+        """The guest speaks again, and is told what was to be said meanwhile. Raises Broken."""
         kept, self._kept = self._kept or [], None
+        if self._transport is None:
+            self.end("the line was not opened again")
         number, reply = self.start("go")
         if self._transport is not None and not self.broken:
             self._transport.write(b"".join(kept))
@@ -156,3 +163,24 @@ class Channel(asyncio.Protocol):
         """Its reply, should it come, is no news to anybody; the machine stays bounded in how much of it is held."""
         if self._pending.pop(number, None):
             self._stale.add(number)
+
+
+class _Line(asyncio.Protocol):
+    """One connection of a channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._channel.plugged(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._channel.hears(self._transport):
+            self._channel.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._channel.hears(self._transport):
+            self._channel.end("the machine has ended")

@@ -23,11 +23,11 @@ from pathlib import Path
 from attrs import frozen
 
 from composer_core.errors import BackendError, ConfigError
-from composer_plugin_microvm.config import QemuConfig
-from composer_plugin_microvm.initramfs import MODULES, initramfs
+from composer_plugin_microvm.config import MachineConfig
+from composer_plugin_microvm.initramfs import ALL_MODULES, SPARE_MODULES, initramfs
 
 Say = Callable[[str], None]
-LAYOUT = 1
+LAYOUT = 2
 """Grows when images are made differently."""
 KERNEL = "linux-image-cloud-amd64"
 DOCUMENTS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info")
@@ -47,7 +47,7 @@ class Image:
     key: str
 
 
-def cache_folder(config: QemuConfig) -> Path:
+def cache_folder(config: MachineConfig) -> Path:
     """Where images are kept; made with rights for its owner alone."""
     own = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     folder = Path(config.cache).expanduser() if config.cache else Path(own, "composer", "microvm")
@@ -63,7 +63,7 @@ def alone(path: Path) -> Iterator[None]:
         yield
 
 
-def image(config: QemuConfig, say: Say) -> Image:
+def image(config: MachineConfig, say: Say) -> Image:
     """The image of these settings, made if need be (about half a minute, and what a mirror takes).
 
     Raises:
@@ -78,7 +78,7 @@ def image(config: QemuConfig, say: Say) -> Image:
         return _first_stage(folder)
 
 
-def _asked(config: QemuConfig) -> str:
+def _asked(config: MachineConfig) -> str:
     """What decides the content of root and kernel."""
     given = [_identity(Path(path)) if path else "" for path in (config.rootfs, config.kernel)]
     return json.dumps([LAYOUT, config.suite, sorted(config.packages), *given])
@@ -104,7 +104,7 @@ def _digest(text: str | bytes) -> str:
     return hashlib.sha256(text if isinstance(text, bytes) else text.encode()).hexdigest()[:16]
 
 
-def _make(config: QemuConfig, folder: Path, say: Say) -> None:
+def _make(config: MachineConfig, folder: Path, say: Say) -> None:
     tools = ["mksquashfs", "busybox", "dpkg-deb", *([] if config.rootfs else ["debootstrap"])]
     if missing := [name for name in tools if not shutil.which(name, path=f"{os.defpath}:/usr/sbin:/sbin")]:
         fix = f"apt install {' '.join(PACKAGES.get(name, name) for name in missing)}"
@@ -132,7 +132,7 @@ def _busybox() -> bytes:
     return data
 
 
-def _root(config: QemuConfig, place: Path, say: Say) -> Path:
+def _root(config: MachineConfig, place: Path, say: Say) -> Path:
     """A folder with the root file system, which is the given one if it is a folder."""
     given = Path(config.rootfs).expanduser()
     if config.rootfs and given.is_dir():
@@ -162,7 +162,7 @@ def _mirror(suite: str) -> list[str]:
     return []
 
 
-def _pack(config: QemuConfig, root: Path, target: Path, say: Say) -> None:
+def _pack(config: MachineConfig, root: Path, target: Path, say: Say) -> None:
     """Everything belongs to root, mount points are empty, the machine's id is one that is made at each start."""
     say("packing the root file system")
     left_out = [*EMPTIED, "etc/machine-id", *([] if config.rootfs else DOCUMENTS)]
@@ -173,14 +173,14 @@ def _pack(config: QemuConfig, root: Path, target: Path, say: Say) -> None:
     target.chmod(0o644)
 
 
-def _unpack_kernel(config: QemuConfig, place: Path, made: Path, say: Say) -> None:
+def _unpack_kernel(config: MachineConfig, place: Path, made: Path, say: Say) -> None:
     package = Path(config.kernel).expanduser() if config.kernel else _download(place, say)
     unpacked = place / "kernel"
     run("dpkg-deb", "-x", str(package), str(unpacked))
     (kernel,) = unpacked.glob("boot/vmlinuz-*")
     shutil.copyfile(kernel, made / "vmlinuz")
     (made / "modules").mkdir()
-    for name in MODULES:
+    for name in (*ALL_MODULES, *SPARE_MODULES):
         found = [*unpacked.glob(f"lib/modules/*/kernel/**/{name}.ko")]
         if not found:
             raise ConfigError(f"the kernel has no module {name}", found=package.name, expected="Debian's cloud kernel")
@@ -205,7 +205,7 @@ def _download(place: Path, say: Say) -> Path:
 
 def _first_stage(folder: Path) -> Image:
     """The initramfs has the agent in it, so it is made anew when that changes; it takes milliseconds."""
-    modules = {name: (folder / "modules" / f"{name}.ko").read_bytes() for name in MODULES}
+    modules = {name: (folder / "modules" / f"{name}.ko").read_bytes() for name in ALL_MODULES}
     data = initramfs((folder / "busybox").read_bytes(), modules)
     path = folder / f"initramfs-{_digest(data)}"
     if not path.exists():

@@ -11,22 +11,26 @@ import stat
 import zipfile
 from pathlib import Path
 
+from composer_plugin_microvm.guest import VSOCK
+
 MODULES = ("virtio_ring", "virtio", "virtio_mmio", "virtio_blk", "virtio_console", "squashfs")
 """In the order in which they are loaded."""
+VSOCK_MODULES = ("virtio-rng", "vsock", "vmw_vsock_virtio_transport_common", "vmw_vsock_virtio_transport")
+"""Loaded after them where the kernel's command line says `guest.VSOCK`."""
+ALL_MODULES = (*MODULES, *VSOCK_MODULES)
+SPARE_MODULES = ("vsock_loopback",)
+"""Kept beside an image and in no machine; tests reach the agent's vsock port through it."""
 INIT = """#!/bin/busybox sh
 b=/bin/busybox
 $b mount -t proc proc /proc
 $b mount -t sysfs sysfs /sys
 $b mount -t devtmpfs dev /dev
-for module in {modules}; do $b insmod /modules/$module.ko; done
+modules="{modules}"
+case " $($b cat /proc/cmdline) " in *" {vsock} "*) modules="$modules {vsock_modules}";; esac
+for module in $modules; do $b insmod /modules/$module.ko; done
 tries=0
-while [ $tries -lt 200 ]; do
-  for at in /sys/block/*; do
-    if [ "$($b cat $at/serial 2>/dev/null)" = {serial} ]; then disk=/dev/${{at##*/}}; break 2; fi
-  done
-  tries=$((tries+1)); $b usleep 10000
-done
-$b mount -t squashfs -o ro,nosuid $disk /root || exec $b poweroff -f
+while [ $tries -lt 200 ] && [ ! -b /dev/vda ]; do tries=$((tries+1)); $b usleep 10000; done
+$b mount -t squashfs -o ro,nosuid /dev/vda /root || exec $b reboot -f
 $b mount -t tmpfs -o mode=755,nosuid,nodev,size=4m run /root/run
 $b cp /agent.pyz /root/run/agent.pyz
 for at in dev proc sys; do $b mount --move /$at /root/$at; done
@@ -34,9 +38,8 @@ for python in /usr/bin/python3 /usr/local/bin/python3; do
   if [ -e /root$python ]; then exec $b switch_root /root $python -I -S -B /run/agent.pyz; fi
 done
 $b echo "the image has no python3"
-exec $b poweroff -f
+exec $b reboot -f
 """
-SERIAL = "composer-root"
 MAIN = "from composer_plugin_microvm.guest.agent import main\nmain()\n"
 FOLDERS = ("bin", "dev", "modules", "proc", "root", "sys")
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -56,11 +59,12 @@ def agent() -> bytes:
 
 
 def initramfs(busybox: bytes, modules: dict[str, bytes]) -> bytes:
-    """The archive; `modules` are those of `MODULES` by name."""
-    init = INIT.format(modules=" ".join(MODULES), serial=SERIAL).encode()
+    """The archive; `modules` are those of `ALL_MODULES` by name."""
+    words = {"modules": " ".join(MODULES), "vsock": VSOCK, "vsock_modules": " ".join(VSOCK_MODULES)}
+    init = INIT.format(**words).encode()
     parts = [_entry(name, stat.S_IFDIR | 0o755) for name in FOLDERS]
     parts += [_entry("init", stat.S_IFREG | 0o755, init), _entry("bin/busybox", stat.S_IFREG | 0o755, busybox)]
-    parts += [_entry(f"modules/{name}.ko", stat.S_IFREG | 0o644, modules[name]) for name in MODULES]
+    parts += [_entry(f"modules/{name}.ko", stat.S_IFREG | 0o644, modules[name]) for name in ALL_MODULES]
     parts += [_entry("agent.pyz", stat.S_IFREG | 0o644, agent()), _entry("TRAILER!!!", 0)]
     return b"".join(parts)
 

@@ -24,6 +24,7 @@ OWN = bytes(int(bool(top & 0xC0) and not top & 0x20) for top in range(256))
 """Top byte of a page's entry -> 1 if it is in memory or swapped (bits 63, 62) and no page of a file (bit 61)."""
 RUNS = re.compile(rb"\x01+")
 CHUNK_BYTES = 1 << 24
+PIECE_BYTES = 1 << 16
 
 
 def memory_file(name: str, size: int = 0) -> int:
@@ -54,6 +55,16 @@ def copy_sparse(source: int, target: int) -> None:
         os.lseek(target, start, os.SEEK_SET)
         while start < at:
             start += os.sendfile(target, source, start, min(at - start, CHUNK_BYTES))
+
+
+def copy_bytes(source: int, target: int) -> None:
+    """A file's content into an empty one; what is zero becomes a hole."""
+    size = os.fstat(source).st_size
+    os.truncate(target, size)
+    for at in range(0, size, PIECE_BYTES):
+        data = os.pread(source, PIECE_BYTES, at)
+        if data.count(0) < len(data):
+            os.pwrite(target, data, at)
 
 
 @frozen

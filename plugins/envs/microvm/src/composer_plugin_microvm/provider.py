@@ -1,10 +1,10 @@
-"""`microvm/qemu`: templates, snapshots and forks are captures; every sandbox is a clone of one.
+"""Templates, snapshots and forks are captures; every sandbox is a clone of one. The same for all monitors.
 
     image + memory -> base (cold boot, once for each, kept) -> clone + workspace -> template (capture)
     template, snapshot or live sandbox -> capture -> n clones
 
 So no episode waits for a boot, and an idle sandbox costs what it has changed. This process holds all machines; they are
-killed by the kernel when it ends, however that happens, and nothing of them has a name in a file system.
+killed by the kernel when it ends, however that happens.
 """
 
 from __future__ import annotations
@@ -12,15 +12,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import os
 import secrets
-import shutil
-import stat
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
-
-from attrs import define
 
 from composer_core.errors import (
     BackendError,
@@ -30,51 +25,37 @@ from composer_core.errors import (
     SandboxGone,
     TemplateMissing,
 )
-from composer_core.protocols import BuildContext, Created, Failed, SnapshotRef, TemplateRef, TemplateSpec
+from composer_core.protocols import Created, Failed, SnapshotRef, TemplateRef, TemplateSpec
 from composer_core.trees import Tree
-from composer_plugin_microvm.base import Base, base, wanted
 from composer_plugin_microvm.channel import Broken
-from composer_plugin_microvm.config import QemuConfig
-from composer_plugin_microvm.image import Image, cache_folder, image
-from composer_plugin_microvm.machine import Capture, Machine
+from composer_plugin_microvm.config import FirecrackerConfig, QemuConfig
+from composer_plugin_microvm.drivers import Capture, Driver
+from composer_plugin_microvm.machine import Machine
 from composer_plugin_microvm.plugin import CAPABILITIES
-from composer_plugin_microvm.sandbox import Children, QemuSandbox
+from composer_plugin_microvm.sandbox import Children, MachineSandbox
 
 K = TypeVar("K")
 T = TypeVar("T")
-LOG = logging.getLogger(__name__)
 STEP_BYTES = 64 << 20
 """Sizes of memory are multiples of this, so that templates of similar limits share a base."""
 GUEST_BYTES = 96 << 20
 """Memory of a guest beside what commands and their files may take: kernel, agent, page cache."""
-FIX = "apt install qemu-system-x86 util-linux; or choose sandbox.use = 'local/namespaces'"
 SETTLE_S = 60.0
 COMMANDS_PER_CORE = 4
 
-
-def build(config: QemuConfig, build: BuildContext) -> QemuProvider:
-    return QemuProvider(config)
+FIX = "`composer-run microvm` says more; or choose another sandbox, say sandbox.use = 'local/namespaces'"
 
 
-@define
-class Source:
-    """What clones are made of: a template or a snapshot."""
-
-    base: Base
-    capture: Capture
-
-
-class QemuProvider:
+class MachineProvider:
     """A `SandboxProvider`."""
 
-    def __init__(self, config: QemuConfig | None = None) -> None:
-        self.config = config or QemuConfig()
-        self.assured: bool | None = None
-        """Whether the boundary is a processor's (KVM) and not an emulator's (TCG); None before the first machine."""
-        self._sources: dict[str, Source] = {}
+    def __init__(self, config: QemuConfig | FirecrackerConfig, driver: Driver) -> None:
+        self.config = config
+        self.driver = driver
+        self._sources: dict[str, Capture] = {}
         self._prepared: dict[str, asyncio.Task[None]] = {}
-        self._bases: dict[int, asyncio.Task[Base]] = {}
-        self._live: dict[str, QemuSandbox] = {}
+        self._bases: dict[int, asyncio.Task[Capture]] = {}
+        self._live: dict[str, MachineSandbox] = {}
         self._starting = asyncio.Semaphore(self.config.starting)
         cores = len(os.sched_getaffinity(0))
         self.commands = asyncio.Semaphore(self.config.commands or COMMANDS_PER_CORE * cores)
@@ -94,28 +75,8 @@ class QemuProvider:
         await child.backend.destroy()
         return CAPABILITIES
 
-    async def _base(self, ram_bytes: int) -> Base:
-        return await _once(self._bases, ram_bytes, lambda: self._make_base(ram_bytes))
-
-    async def _make_base(self, ram_bytes: int) -> Base:
-        qemu = shutil.which(self.config.qemu)
-        if qemu is None or shutil.which("setpriv") is None:
-            raise ConfigError("sandboxes of microvm/qemu need QEMU and setpriv", found="neither or one", fix=FIX)
-        made = await asyncio.to_thread(image, self.config, LOG.info)
-        if self.config.accel == "kvm" or (self.config.accel == "auto" and kvm_offered()):
-            try:
-                return await self._boot(qemu, "kvm", ram_bytes, made)
-            except BackendError as error:
-                if self.config.accel == "kvm":
-                    raise ConfigError("no machine boots with KVM here", found=str(error), fix=FIX) from error
-                LOG.info("no machine boots with KVM here (%s), taking TCG", error.message)
-        return await self._boot(qemu, "tcg", ram_bytes, made)
-
-    async def _boot(self, qemu: str, accel: str, ram_bytes: int, made: Image) -> Base:
-        want = await asyncio.to_thread(wanted, qemu, accel, ram_bytes, made)
-        found = await base(want, made, cache_folder(self.config), self.config.boot_s, LOG.info)
-        self.assured = accel == "kvm"
-        return found
+    async def _base(self, ram_bytes: int) -> Capture:
+        return await _once(self._bases, ram_bytes, lambda: self.driver.base(ram_bytes))
 
     async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
         fields = {name: getattr(spec, name) for name in ("memory_bytes", "processes", "file_bytes", "disk_bytes")}
@@ -131,7 +92,7 @@ class QemuProvider:
         held = sum(len(file.data) + 4096 for file in files)
         need = spec.memory_bytes + spec.disk_bytes + held + GUEST_BYTES
         found = await self._base(-(-need // STEP_BYTES) * STEP_BYTES)
-        machine = await self._start(Source(found, found.booted))
+        machine = await self._start(found)
         try:
             rows = [[file.path, len(file.data), file.executable] for file in files]
             data = b"".join(file.data for file in files)
@@ -142,23 +103,23 @@ class QemuProvider:
             if header["missing"]:
                 fix = "name their Debian packages in sandbox.packages, or an image that has them in sandbox.rootfs"
                 raise PrepareError(f"commands are not in the image: {', '.join(header['missing'])}", fix=fix)
-            self._sources[name] = self._stored(Source(found, await machine.capture()))
+            self._sources[name] = self._stored(await machine.capture())
         except (Broken, TimeoutError) as error:
             raise BackendError("a machine did not become a template", found=await machine.last_words()) from error
         finally:
             await machine.close()
 
-    def _stored(self, source: Source) -> Source:
+    def _stored(self, capture: Capture) -> Capture:
         """Raises BackendError if there is no room for it."""
-        held = sum(kept.capture.delta.size_bytes for kept in self._sources.values())
-        if held + source.capture.delta.size_bytes > self.config.store_bytes:
-            source.capture.close()
+        held = sum(kept.size_bytes for kept in self._sources.values()) + capture.size_bytes
+        if held > self.config.store_bytes:
+            capture.close()
             raise BackendError(
-                "templates and snapshots take more memory than they may",
-                found=f"{held + source.capture.delta.size_bytes} bytes",
+                "templates and snapshots take more room than they may",
+                found=f"{held} bytes",
                 expected=f"sandbox.store_bytes = {self.config.store_bytes}",
             )
-        return source
+        return capture
 
     # --- machines -------------------------------------------------------------------------------------------------
 
@@ -168,7 +129,7 @@ class QemuProvider:
             raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
         return await self._children(found, n)
 
-    async def _children(self, source: Source, n: int) -> Children:
+    async def _children(self, source: Capture, n: int) -> Children:
         children = [asyncio.ensure_future(self._child(source)) for _ in range(n)]
         self._making.update(children)
         for child in children:
@@ -181,7 +142,7 @@ class QemuProvider:
                     await made.backend.destroy()
             raise
 
-    async def _child(self, source: Source) -> Created | Failed:
+    async def _child(self, source: Capture) -> Created | Failed:
         if len(self._live) + self._begun >= self.config.machines:
             return Failed(f"{self.config.machines} machines live already (sandbox.machines)")
         self._begun += 1
@@ -192,16 +153,16 @@ class QemuProvider:
         finally:
             self._begun -= 1
         name = f"microvm-{secrets.token_hex(8)}"
-        sandbox = QemuSandbox(name, machine, source.base, self)
+        sandbox = MachineSandbox(name, machine, self)
         self._live[name] = sandbox
         return Created(sandbox)
 
-    async def _start(self, source: Source) -> Machine:
+    async def _start(self, source: Capture) -> Machine:
         """A clone that has acknowledged who it is."""
         async with self._starting:
             if self._closed:
                 raise SandboxGone("the provider was closed")
-            machine = await Machine.clone(source.base.hardware, source.base.ram, source.capture)
+            machine = await self.driver.clone(source)
             try:
                 await machine.adopt()
                 if self._closed:
@@ -211,22 +172,22 @@ class QemuProvider:
                 raise
             return machine
 
-    async def fork(self, sandbox: QemuSandbox, n: int) -> Children:
+    async def fork(self, sandbox: MachineSandbox, n: int) -> Children:
         capture = await sandbox.machine.capture()
         try:
-            return await self._children(Source(sandbox.base, capture), n)
+            return await self._children(capture, n)
         finally:
             capture.close()
 
-    async def keep(self, sandbox: QemuSandbox) -> SnapshotRef:
+    async def keep(self, sandbox: MachineSandbox) -> SnapshotRef:
         name = f"snapshot-{secrets.token_hex(8)}"
-        self._sources[name] = self._stored(Source(sandbox.base, await sandbox.machine.capture()))
+        self._sources[name] = self._stored(await sandbox.machine.capture())
         return SnapshotRef(name)
 
-    def forget(self, sandbox: QemuSandbox) -> None:
+    def forget(self, sandbox: MachineSandbox) -> None:
         self._live.pop(sandbox.id, None)
 
-    async def attach(self, sandbox_id: str) -> QemuSandbox:
+    async def attach(self, sandbox_id: str) -> MachineSandbox:
         if sandbox_id not in self._live:
             raise SandboxGone(f"there is no sandbox {sandbox_id}")
         return self._live[sandbox_id]
@@ -243,14 +204,15 @@ class QemuProvider:
         ended = await asyncio.gather(*(sandbox.destroy() for sandbox in live), return_exceptions=True)
         ended += await asyncio.gather(*(sandbox.machine.close() for sandbox in live), return_exceptions=True)
         await asyncio.gather(*tasks, return_exceptions=True)  # whose failures their callers were told
-        for source in self._sources.values():
-            source.capture.close()
+        for capture in self._sources.values():
+            capture.close()
         for kept in self._bases.values():
             if not kept.cancelled() and kept.exception() is None:
                 kept.result().close()
         self._sources.clear()
         self._prepared.clear()
         self._bases.clear()
+        self.driver.close()
         for error in filter(None, ended):
             raise error
 
@@ -261,15 +223,3 @@ async def _once(tasks: dict[K, asyncio.Task[T]], key: K, make: Callable[[], Coro
     if task is None or (task.done() and (task.cancelled() or task.exception())):
         task = tasks[key] = asyncio.ensure_future(make())
     return await asyncio.shield(task)
-
-
-def kvm_offered() -> bool:
-    """Whether QEMU, as the user it will be, may open /dev/kvm; that a machine boots with it is another matter."""
-    try:
-        info = os.stat("/dev/kvm")
-    except OSError:
-        return False
-    if os.geteuid() != 0:
-        return os.access("/dev/kvm", os.R_OK | os.W_OK)
-    mode = info.st_mode
-    return bool(mode & stat.S_IROTH and mode & stat.S_IWOTH) or bool(info.st_gid and mode & stat.S_IWGRP)

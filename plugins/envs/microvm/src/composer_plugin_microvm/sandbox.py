@@ -2,7 +2,7 @@
 
 A guest that its own workload has broken (a panic, an agent that no longer answers or answers nonsense) is no fault of
 the host: the sandbox stays and answers as such a machine would. Commands are `lost`, files are out of reach, nothing
-counts as changed; so the episode fails and is not void. A QEMU that ends in any other way is the host's loss.
+counts as changed; so the episode fails and is not void. A monitor that ends in any other way is the host's loss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from composer_core.errors import (
 )
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef
 from composer_core.trees import File, Patch
-from composer_plugin_microvm.base import Base
 from composer_plugin_microvm.channel import Broken, Reply
 from composer_plugin_microvm.guest.wire import MAX_BODY
 from composer_plugin_microvm.machine import Machine
@@ -42,7 +41,7 @@ ANSWER_S = 60.0
 TABLE_BYTES = 32 << 20
 """Of a listing, or of the names of what changed."""
 END_S = 5.0
-"""How long QEMU may take to end once the guest has."""
+"""How long a monitor may take to end once the guest has."""
 
 
 class Spoilt(PathError):
@@ -54,18 +53,17 @@ class Maker(Protocol):
 
     commands: asyncio.Semaphore
 
-    async def fork(self, sandbox: QemuSandbox, n: int) -> Children: ...
-    async def keep(self, sandbox: QemuSandbox) -> SnapshotRef: ...
-    def forget(self, sandbox: QemuSandbox) -> None: ...
+    async def fork(self, sandbox: MachineSandbox, n: int) -> Children: ...
+    async def keep(self, sandbox: MachineSandbox) -> SnapshotRef: ...
+    def forget(self, sandbox: MachineSandbox) -> None: ...
 
 
-class QemuSandbox:
+class MachineSandbox:
     """A `SandboxBackend` with Forks and Changes."""
 
-    def __init__(self, name: str, machine: Machine, base: Base, maker: Maker) -> None:
+    def __init__(self, name: str, machine: Machine, maker: Maker) -> None:
         self.id = name
         self.machine = machine
-        self.base = base
         self.spoilt = ""
         """Why the guest is beyond use, if it is so by its own doing."""
         self._maker = maker
@@ -166,7 +164,7 @@ class QemuSandbox:
 
     async def changes(self, limit_bytes: int) -> Patch:
         try:
-            header, reply = await self._ask("changes", limit=self.machine.hardware.ram_bytes, most=limit_bytes)
+            header, reply = await self._ask("changes", limit=self.machine.ram_bytes, most=limit_bytes)
             return await self._checked(lambda: _patch(header, reply.body()))
         except Spoilt:
             return Patch()

@@ -1,6 +1,14 @@
 """The agent inside a machine: process 1, standard library only, outside the limits of what it runs.
 
 It travels as one file (a zip archive that Python runs, see `image`), so it needs nothing of a guest but Python 3.9. The
-modules: `agent` (requests, the loop), `system` (mounts, identity, clock, entropy), `commands` and `groups` (running and
-limiting), `files` and `changes` (paths that cannot lead out), `linux` (system calls), `wire`, which the host shares.
+modules: `agent` (requests, the loop), `line` (the way to the host), `system` (mounts, identity, clock, entropy),
+`commands` and `groups` (running and limiting), `files` and `changes` (paths that cannot lead out), `linux` (system
+calls), `wire`, which the host shares.
 """
+
+PORT = "composer.agent"
+"""Name of the serial port to the host."""
+VSOCK = "composer.agent=vsock"
+"""Word of the kernel's command line: the host connects to a vsock port instead."""
+VSOCK_PORT = 1000
+"""A privileged one, so that no command could listen in the agent's stead."""

@@ -14,29 +14,27 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from composer_plugin_microvm.guest import changes, files, linux, system, wire
 from composer_plugin_microvm.guest.commands import FLUSH_S, PATH, Command
+from composer_plugin_microvm.guest.line import Line
 
-PORT = "composer.agent"
+HOLD_S = 1.0
+"""How long the host may take to hear what was said before `hold`."""
 Reply = tuple[dict[str, Any], bytes]
-LOST = BrokenPipeError, ConnectionResetError
 
 
 class Agent:
     """One machine's agent."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
-        self.outgoing: deque[memoryview] = deque()
-        self.held = False
+        self.line = Line(self.selector, self._receive, self._begin)
+        self.decoder = wire.Decoder()
         self.bodies: dict[int, bytearray] = {}
         self.commands: dict[int, Command] = {}
         self.root = os.open(system.WORKSPACE, os.O_RDONLY | os.O_DIRECTORY)
@@ -47,19 +45,17 @@ class Agent:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        decoder = wire.Decoder()
         children, wakes = socket.socketpair()
         for end in (children, wakes):
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-        os.set_blocking(self.port, False)
-        self.selector.register(self.port, selectors.EVENT_READ, lambda: self._receive(decoder))
         self.selector.register(children, selectors.EVENT_READ, lambda: self._reap(children))
+        self.line.open()
         while True:
             for key, events in self.selector.select(self._patience()):
                 if events & selectors.EVENT_WRITE:
-                    self._flush()
+                    self.line.flush()
                 if events & selectors.EVENT_READ and key.fd in self.selector.get_map():
                     key.data()
             self._tick()
@@ -81,14 +77,13 @@ class Agent:
             command.flush(now)
         self.leaving = [command for command in self.leaving if not command.group.remove()]
 
-    def _receive(self, decoder: wire.Decoder) -> None:
-        try:
-            data = os.read(self.port, 1 << 16)
-        except BlockingIOError:
-            return
-        if not data:  # the host has closed its end, and will end the machine
-            time.sleep(0.05)
-        for header, body in decoder.feed(data):
+    def _begin(self) -> None:
+        """A new connection: halves of what came on another are of no use."""
+        self.decoder = wire.Decoder()
+        self.bodies.clear()
+
+    def _receive(self, data: bytes) -> None:
+        for header, body in self.decoder.feed(data):
             number = header["n"]
             whole = self.bodies.setdefault(number, bytearray())
             whole += body
@@ -106,23 +101,7 @@ class Agent:
             self._send({"n": header["n"], **reply[0]}, reply[1])
 
     def _send(self, header: dict[str, Any], data: bytes) -> None:
-        self.outgoing.append(memoryview(wire.encode(header, data)))
-        self._flush()
-
-    def _flush(self) -> None:
-        while self.outgoing and not self.held:
-            try:
-                sent = os.write(self.port, self.outgoing[0])
-            except BlockingIOError:
-                break
-            rest = self.outgoing.popleft()[sent:]
-            if rest:
-                self.outgoing.appendleft(rest)
-        waits = bool(self.outgoing) and not self.held
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if waits else 0)
-        key = self.selector.get_key(self.port)
-        if key.events != wanted:
-            self.selector.modify(self.port, wanted, key.data)
+        self.line.send(wire.encode(header, data))
 
     def _reap(self, children: socket.socket) -> None:
         """Everything that has died: commands are told of, orphans are forgotten."""
@@ -156,13 +135,11 @@ class Agent:
     def do_hold(self, header: dict[str, Any], body: bytes) -> None:
         """Answers, and says no more until `go` or `adopt`; what is to be sent meanwhile is kept."""
         self._send({"n": header["n"]}, b"")
-        end = time.monotonic() + 1
-        while self.outgoing and time.monotonic() < end:
-            self._flush()
-        self.held = True
+        self.line.flush(HOLD_S)
+        self.line.silent = True
 
     def do_go(self, header: dict[str, Any], body: bytes) -> Reply:
-        self.held = False
+        self.line.silent = False
         return {}, b""
 
     def do_adopt(self, header: dict[str, Any], body: bytes) -> Reply:
@@ -172,8 +149,8 @@ class Agent:
             for command in list(self.commands.values()):
                 command.send = _silent
                 command.kill()
-            self.outgoing.clear()
-        self.held = False
+            self.line.drop()
+        self.line.silent = False
         return {"generation": header["generation"], "time_s": time.time()}, b""
 
     def do_settle(self, header: dict[str, Any], body: bytes) -> Reply:
@@ -252,18 +229,6 @@ def _not_started(word: str, error: Exception) -> Reply:
     return {"status": "exited", "exit_code": 126, "stdout_bytes": 0, "stderr_bytes": len(text), "split": 0}, text
 
 
-def find_port() -> int:
-    """The port by its name: numbers are the host's business."""
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        for name in os.listdir("/sys/class/virtio-ports"):
-            with open(f"/sys/class/virtio-ports/{name}/name") as file:
-                if file.read().strip() == PORT:
-                    return os.open(f"/dev/{name}", os.O_RDWR)
-        time.sleep(0.01)
-    sys.exit("no port to the host")
-
-
 def main() -> None:
     system.begin()
-    Agent(find_port()).serve()
+    Agent().serve()

@@ -27,6 +27,7 @@ HARDENED = {
     "/proc/sys/kernel/printk": "1",
     "/proc/sys/kernel/core_pattern": "|/bin/false",
     "/proc/sys/vm/panic_on_oom": "0",
+    "/proc/sys/kernel/modules_disabled": "1",
 }
 
 
