@@ -12,6 +12,7 @@ if reason := wrong_version():
 from composer_plugin_mxfp8.kernels.combining import combine, combine_backward, scatter_rows
 from composer_plugin_mxfp8.kernels.dequantizing import dequantize
 from composer_plugin_mxfp8.kernels.gather import gather_quantize, gather_quantize_both, gather_rows
+from composer_plugin_mxfp8.kernels.matmul import decode_mm, grouped_dgrad, grouped_mm, grouped_wgrad
 from composer_plugin_mxfp8.kernels.planning import plan
 from composer_plugin_mxfp8.kernels.quantize import (
     quantize_both,
@@ -33,10 +34,14 @@ __all__ = [
     "balance_bias",
     "combine",
     "combine_backward",
+    "decode_mm",
     "dequantize",
     "gather_quantize",
     "gather_quantize_both",
     "gather_rows",
+    "grouped_dgrad",
+    "grouped_mm",
+    "grouped_wgrad",
     "plan",
     "quantize_both",
     "quantize_columns",

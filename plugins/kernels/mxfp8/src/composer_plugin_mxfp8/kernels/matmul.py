@@ -1,0 +1,181 @@
+"""The matrix products of `ops.Ops`: which kernel computes them on the device at hand.
+
+Blackwell multiplies MXFP8 as it is. Elsewhere both operands must become bf16, which costs memory traffic unless it is
+done on the way to the tensor cores. What is measured to be fastest on Hopper:
+
+    forward, dgrad   rows stay E4M3 (left operand), weights are dequantized to a scratch tensor that lives for the call
+    few rows         the other way around: weights stay E4M3, rows are dequantized (the forward only)
+    wgrad            both are dequantized, since both are read across their rows
+    decode           weights stay E4M3, rows are bf16 already
+
+The scratch for weights is 2 bytes each and is freed after the product. Legend: see `ops`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE
+from composer_plugin_mxfp8.kernels import blackwell, decode, hopper
+from composer_plugin_mxfp8.kernels.dequantizing import dequantize
+from composer_plugin_mxfp8.kernels.hopper import Tile
+from composer_plugin_mxfp8.kernels.launch import only_shapes, op
+from composer_plugin_mxfp8.kernels.numerics import bits
+from composer_plugin_mxfp8.ops import ALIGN
+
+FEW_ROWS = 768
+"""Rows an expert on average, below which reading the weights once as E4M3 beats dequantizing them first."""
+BLACKWELL = 10
+"""Major compute capability of the GPUs with block-scaled products."""
+
+
+def grouped_mm(
+    a_data_RK: torch.Tensor,
+    a_scale: torch.Tensor,
+    w_data_ENK: torch.Tensor,
+    w_scale: torch.Tensor,
+    ends_E: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """See `Ops.grouped_mm`."""
+    _check_rows(a_data_RK)
+    y_RN: torch.Tensor = _grouped_mm(bits(a_data_RK), a_scale, bits(w_data_ENK), w_scale, ends_E, dtype)
+    return y_RN
+
+
+def grouped_dgrad(
+    dy_data_RN: torch.Tensor,
+    dy_scale: torch.Tensor,
+    w_data_ENK: torch.Tensor,
+    w_scale: torch.Tensor,
+    ends_E: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """See `Ops.grouped_dgrad`."""
+    _check_rows(dy_data_RN)
+    dx_RK: torch.Tensor = _grouped_dgrad(bits(dy_data_RN), dy_scale, bits(w_data_ENK), w_scale, ends_E, dtype)
+    return dx_RK
+
+
+def grouped_wgrad(
+    dy_data_RN: torch.Tensor,
+    dy_scale: torch.Tensor,
+    x_data_RK: torch.Tensor,
+    x_scale: torch.Tensor,
+    ends_E: torch.Tensor,
+    dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    """See `Ops.grouped_wgrad`."""
+    _check_rows(dy_data_RN)
+    dw_ENK: torch.Tensor = _grouped_wgrad(bits(dy_data_RN), dy_scale, bits(x_data_RK), x_scale, ends_E, dtype)
+    return dw_ENK
+
+
+def decode_mm(
+    x_MD: torch.Tensor,
+    ids_P: torch.Tensor,
+    w_data: torch.Tensor,
+    w_scale: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """See `Ops.decode_mm`."""
+    y_PN: torch.Tensor = _decode_mm(x_MD, ids_P, bits(w_data), w_scale, dtype)
+    return y_PN
+
+
+def forward_tile(dtype: torch.dtype) -> Tile:
+    """Of products over rows: fp32 results need twice the shared memory."""
+    return Tile(128, 256, 64, stages=4) if dtype == torch.bfloat16 else Tile(128, 128, 64, stages=4)
+
+
+SWAPPED = Tile(128, 128, 64, stages=4)
+WGRAD = Tile(128, 256, 64, stages=4)
+
+
+def decode_tile(pairs: int, experts: int) -> Tile:
+    """Columns hold the pairs of one expert."""
+    return Tile(64, 16, 128, warps=4, stages=4)
+
+
+@op
+def _grouped_mm(
+    a_data: torch.Tensor,
+    a_scale: torch.Tensor,
+    w_data: torch.Tensor,
+    w_scale: torch.Tensor,
+    ends_E: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    if only_shapes() or not len(a_data):
+        return a_data.new_empty((len(a_data), w_data.shape[1]), dtype=dtype)
+    a_data, w_data = _e4m3(a_data), _e4m3(w_data)
+    if _scaled_products(a_data):
+        return blackwell.grouped(a_data, a_scale, w_data, w_scale, ends_E, True, dtype)
+    if len(a_data) < FEW_ROWS * len(w_data):
+        a = dequantize(a_data, a_scale, ROWWISE)
+        return hopper.grouped_swapped(a, w_data, w_scale, ends_E, dtype, SWAPPED)
+    w = dequantize(w_data, w_scale, ROWWISE)
+    return hopper.grouped(a_data, a_scale, w, ends_E, True, dtype, forward_tile(dtype))
+
+
+@op
+def _grouped_dgrad(
+    dy_data: torch.Tensor,
+    dy_scale: torch.Tensor,
+    w_data: torch.Tensor,
+    w_scale: torch.Tensor,
+    ends_E: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    if only_shapes() or not len(dy_data):
+        return dy_data.new_empty((len(dy_data), w_data.shape[2]), dtype=dtype)
+    dy_data, w_data = _e4m3(dy_data), _e4m3(w_data)
+    if _scaled_products(dy_data):
+        return blackwell.grouped(dy_data, dy_scale, w_data, w_scale, ends_E, False, dtype)
+    w = dequantize(w_data, w_scale, COLUMNWISE)
+    return hopper.grouped(dy_data, dy_scale, w, ends_E, False, dtype, forward_tile(dtype))
+
+
+@op
+def _grouped_wgrad(
+    dy_data: torch.Tensor,
+    dy_scale: torch.Tensor,
+    x_data: torch.Tensor,
+    x_scale: torch.Tensor,
+    ends_E: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    shape = (len(ends_E), dy_data.shape[1], x_data.shape[1])
+    if only_shapes():
+        return dy_data.new_empty(shape, dtype=dtype)
+    if not len(dy_data):
+        return dy_data.new_zeros(shape, dtype=dtype)
+    dy_data, x_data = _e4m3(dy_data), _e4m3(x_data)
+    if _scaled_products(dy_data):
+        return blackwell.wgrad(dy_data, dy_scale, x_data, x_scale, ends_E, dtype)
+    dy, x = dequantize(dy_data, dy_scale, COLUMNWISE), dequantize(x_data, x_scale, COLUMNWISE)
+    return hopper.wgrad(dy, x, ends_E, dtype, WGRAD)
+
+
+@op
+def _decode_mm(
+    x_MD: torch.Tensor, ids_P: torch.Tensor, w_data: torch.Tensor, w_scale: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    if only_shapes() or not len(ids_P):
+        return x_MD.new_empty((len(ids_P), w_data.shape[1]), dtype=dtype)
+    x_MD, w_data = x_MD.to(torch.bfloat16), _e4m3(w_data)
+    return decode.decode(x_MD, ids_P, w_data, w_scale, dtype, decode_tile(len(ids_P), len(w_data)))
+
+
+def _e4m3(data: torch.Tensor) -> torch.Tensor:
+    """Operands pass the schema as uint8, which torch's checks of an op can copy and compare."""
+    return data.contiguous().view(torch.float8_e4m3fn)
+
+
+def _scaled_products(x: torch.Tensor) -> bool:
+    return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == BLACKWELL
+
+
+def _check_rows(data: torch.Tensor) -> None:
+    if len(data) % ALIGN:
+        raise ValueError(f"rows of grouped products come in multiples of {ALIGN} and these are {len(data)}; see `plan`")

@@ -1,0 +1,83 @@
+"""What the matrix kernels do with a tile in registers, and how they find their tile.
+
+Products run on bf16, which holds every E4M3 value times 2^-124 to 2^119 exactly. Triton's interpreter multiplies bit
+patterns where it is given bf16, so under it every operand is fp32, which holds all bf16.
+
+Legend: M rows, K columns of a tile; a scale is an E8M0 byte; E experts, `ends` the row behind each expert's last.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from composer_plugin_mxfp8.kernels.numerics import bf16_bits, decode
+from composer_plugin_mxfp8.support import interpreting
+
+INTERPRETED = tl.constexpr(interpreting())
+
+
+@triton.jit
+def wide(x):
+    """A bf16 tile as an operand of `tl.dot`: itself on a GPU, fp32 when interpreted."""
+    if INTERPRETED:
+        x = (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
+def result(x, BF16: tl.constexpr):
+    """fp32 as it is stored: itself, or bf16 to nearest with ties to even."""
+    if BF16:
+        x = bf16_bits(x, False).to(tl.bfloat16, bitcast=True) if INTERPRETED else x.to(tl.bfloat16)
+    return x
+
+
+@triton.jit
+def power(byte):
+    """E8M0 bytes as bf16 (fp32 when interpreted): 0 is the subnormal 2^-127, 255 is NaN."""
+    bits = byte.to(tl.int16)
+    bits = tl.where(bits == 255, 0x7FC0, tl.maximum(bits << 7, 0x40)).to(tl.int16)
+    return wide(bits.to(tl.bfloat16, bitcast=True))
+
+
+@triton.jit
+def scales(row_ptr, block, limit, COUNT: tl.constexpr):
+    """[M, COUNT] scale bytes from `block` on, COUNT 2 or 4, 0 from `limit` on: how many each row has, [M].
+
+    A load for each column: Triton lets every thread read what its part of the tile needs, while a load of all columns
+    is spread over the threads and then exchanged through shared memory, in each step of the loop.
+    """
+    first = tl.load(row_ptr + block, mask=block < limit, other=0)
+    second = tl.load(row_ptr + block + 1, mask=block + 1 < limit, other=0)
+    if COUNT == 4:
+        third = tl.load(row_ptr + block + 2, mask=block + 2 < limit, other=0)
+        fourth = tl.load(row_ptr + block + 3, mask=block + 3 < limit, other=0)
+        found = tl.join(tl.join(first, third), tl.join(second, fourth)).reshape(first.shape[0], 4)
+    else:
+        found = tl.join(first, second)
+    return found
+
+
+@triton.jit
+def scaled(x, bytes, M: tl.constexpr, K: tl.constexpr):
+    """An E4M3 tile times its scales [M, K / 32]; exact in bf16 for bytes 3 to 246."""
+    values = decode(x.to(tl.uint8, bitcast=True), False) if INTERPRETED else x.to(tl.bfloat16)
+    return (values.reshape(M, K // 32, 32) * power(bytes)[:, :, None]).reshape(M, K)
+
+
+@triton.jit
+def owner(ends_ptr, row, E, EXPERTS: tl.constexpr):
+    """The expert that `row` belongs to, E behind the last; EXPERTS is a power of two not below E."""
+    expert = tl.arange(0, EXPERTS)
+    ends = tl.load(ends_ptr + expert, mask=expert < E, other=2147483647)
+    return tl.sum((ends <= row).to(tl.int32))
+
+
+@triton.jit
+def place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """Row and column of a tile, in an order where GROUP rows of tiles share what they read in the L2 cache."""
+    first = tile // (GROUP * tiles_n) * GROUP
+    height = tl.minimum(tiles_m - first, GROUP)
+    within = tile % (GROUP * tiles_n)
+    return first + within % height, within // height
