@@ -48,7 +48,7 @@ def test_what_is_here_is_found_to_work():
 
 
 def test_what_is_missing_says_what_is_lost_and_how_to_mend_it(bare):
-    names = ("bubblewrap", "qemu", "rg", "ruff", "chromium")
+    names = ("bubblewrap", "qemu", "firecracker", "rg", "ruff", "chromium")
     for finding in (machine.PROBES[name]() for name in names):
         assert finding.state == ABSENT
         assert finding.lost

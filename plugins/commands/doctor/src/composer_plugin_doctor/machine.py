@@ -205,6 +205,7 @@ def command(name: str, names: Sequence[str], lost: str, fix: str) -> Callable[[]
 
 
 QEMU = f"qemu-system-{platform.machine()}"
+FIRECRACKER = "install firecracker and jailer of its project's releases (1.13 or newer); they need KVM"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PROBES: dict[str, Callable[[], Finding]] = {
     "python": python,
@@ -216,6 +217,7 @@ PROBES: dict[str, Callable[[], Finding]] = {
     "kvm": kvm,
     "docker": docker,
     "qemu": command("qemu", (QEMU,), "a virtual machine for each episode", "apt install qemu-system"),
+    "firecracker": command("firecracker", ("firecracker",), "sandboxes of microvm/firecracker", FIRECRACKER),
     "rg": command("rg", ("rg",), "the tool grep of the plugin code", "apt install ripgrep"),
     "ruff": command("ruff", ("ruff",), "the tool read_lints of the plugin code", "pip install ruff"),
     "chromium": command("chromium", CHROMIUM, "tests that open reports in a browser", "apt install chromium"),
