@@ -10,32 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_core.errors import BackendError
-from composer_plugin_docker.agent import wire
+from composer_envkit.agent import frames
 from composer_plugin_docker.channel import Channel, Ended
 
 
 @given(st.binary(max_size=300), st.integers(1, 40))
 def test_bytes_of_any_kind_are_frames_or_malformed(data: bytes, step: int) -> None:
-    decoder = wire.Decoder()
+    decoder = frames.Decoder()
     try:
         for start in range(0, len(data), step):
             for header, body in decoder.feed(data[start : start + step]):
                 assert isinstance(header, dict) and isinstance(body, bytes)
-    except wire.Malformed:
+    except frames.Malformed:
         return
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text()), st.binary(), st.integers(1, 50))
 def test_frames_arrive_whole_however_they_are_cut(header: dict[str, object], body: bytes, step: int) -> None:
-    data, decoder = wire.encode(header, body) * 2, wire.Decoder()
+    data, decoder = frames.encode(header, body) * 2, frames.Decoder()
     found = [frame for start in range(0, len(data), step) for frame in decoder.feed(data[start : start + step])]
     assert found == [(header, body)] * 2
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 8, struct.pack("!II", 2, 0) + b"[]", struct.pack("!II", 3, 0) + b"{]}"])
 def test_what_is_no_frame_is_malformed_before_it_is_kept(data: bytes) -> None:
-    with pytest.raises(wire.Malformed):
-        list(wire.Decoder().feed(data))
+    with pytest.raises(frames.Malformed):
+        list(frames.Decoder().feed(data))
 
 
 class Pipe(asyncio.Transport):
@@ -63,10 +63,10 @@ def test_answers_to_no_request_are_dropped_and_an_agents_error_keeps_its_kind() 
         asked = asyncio.ensure_future(channel.ask("read"))
         await asyncio.sleep(0)
         for number in (7, -1, "1", None, 1.5):
-            pipe.answer(wire.encode({"n": number, "forged": True}))
+            pipe.answer(frames.encode({"n": number, "forged": True}))
         pipe.answer(b"words", stream=2)
         assert not asked.done() and channel.last_words == b"words"
-        pipe.answer(wire.encode({"n": 1, "error": "invented", "message": ["x"]}))
+        pipe.answer(frames.encode({"n": 1, "error": "invented", "message": ["x"]}))
         with pytest.raises(BackendError):
             await asked
 

@@ -1,72 +1,48 @@
-"""The tier without walls: how it makes sandboxes, and what it says when it cannot take them away."""
+"""The tier without walls: what it adds to the folders of `composer_envkit`."""
 
 import asyncio
-import os
 
-import pytest
-
-from composer_core.errors import BackendError, SandboxGone
 from composer_core.protocols import ExecRequest, TemplateSpec
 from composer_core.trees import Tree
+from composer_plugin_local.config import ProcessConfig
 from composer_plugin_local.process import ProcessProvider
 
 TREE = Tree.of({"a.txt": "one\n"})
+SPEC = TemplateSpec(TREE.ref, env={"LANG": "C"})
 
 
-async def prepared():
-    provider = ProcessProvider()
-    return provider, await provider.prepare(TemplateSpec(TREE.ref), TREE)
-
-
-def test_the_event_loop_goes_on_while_a_workspace_is_copied():
-    async def main():
-        provider, template = await prepared()
-        creating, turns = asyncio.ensure_future(provider.create(template)), 0
-        while not creating.done():
-            await asyncio.sleep(0)
-            turns += 1
-        assert await creating.result()[0].backend.read("a.txt", 100) == b"one\n"
-        await provider.close()
-        return turns
-
-    assert asyncio.run(main()) > 1
-
-
-def test_a_sandbox_that_cannot_be_removed_is_said_and_the_others_are_ended(tmp_path, monkeypatch):
-    rm = tmp_path / "rm"
-    rm.write_text("#!/bin/sh\necho device is busy >&2; exit 1\n")
-    rm.chmod(0o755)
-
-    async def main():
-        provider, template = await prepared()
-        first, second = (made.backend for made in await provider.create(template, 2))
-        with monkeypatch.context() as changed:
-            changed.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-            for ended in (first.destroy, provider.close):
-                with pytest.raises(BackendError, match="device is busy"):
-                    await ended()
-        assert first.gone and second.gone
-        await first.destroy()
-        await second.destroy()
-
-    asyncio.run(main())
-
-
-def test_a_sandbox_that_cannot_be_ended_is_said_and_keeps_neither_the_others_nor_the_folder(monkeypatch):
-    async def fail():
-        raise RuntimeError("cannot be killed")
-
-    async def main():
-        provider, template = await prepared()
-        first, second = (made.backend for made in await provider.create(template, 2))
-        running = asyncio.ensure_future(second.exec(ExecRequest(("sleep", "60"), timeout_s=60)))
-        await asyncio.sleep(0.2)
-        monkeypatch.setattr(first._processes, "kill", fail)
-        with pytest.raises(RuntimeError, match="cannot be killed"):
+def act(action, **settings):
+    async def whole():
+        provider = ProcessProvider(ProcessConfig(trusted=True, **settings))
+        try:
+            made = await provider.create(await provider.prepare(SPEC, TREE), 2)
+            return await action(*(child.backend for child in made))
+        finally:
             await provider.close()
-        with pytest.raises(SandboxGone):
-            await asyncio.wait_for(running, 5)
-        assert first.gone and second.gone and not first._home.parent.exists()
-        await provider.close()
 
-    asyncio.run(main())
+    return asyncio.run(whole())
+
+
+def sh(script):
+    return ExecRequest(("sh", "-c", script), timeout_s=20, env={"GIVEN": "1"})
+
+
+def test_home_is_a_folder_of_the_sandbox_and_no_part_of_its_workspace():
+    async def action(one, other):
+        result = await one.exec(sh('echo kept > "$HOME/mine"; cat "$TMPDIR/mine"; echo $LANG $GIVEN; ls -A'))
+        assert result.stdout == b"kept\nC 1\na.txt\n"
+        assert (await other.exec(sh('ls -A "$HOME"'))).stdout == b""
+
+    act(action)
+
+
+def test_commands_of_two_sandboxes_run_at_once_up_to_the_limit():
+    """Each waits for the other to have started, so one after the other cannot end."""
+
+    async def action(one, other):
+        ends = f"{one.folder}/here {other.folder}/here"
+        wait = f"touch here; for i in $(seq 100); do ls {ends} >/dev/null 2>&1 && exit 0; sleep 0.02; done; exit 1"
+        return [result.exit_code for result in await asyncio.gather(*(each.exec(sh(wait)) for each in (one, other)))]
+
+    assert act(action, commands=2) == [0, 0]
+    assert sorted(act(action, commands=1)) == [0, 1]

@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from composer_core.errors import BackendError, ConfigError, PathError, QuotaError, SandboxError
-from composer_plugin_docker.agent import wire
+from composer_envkit.agent import frames
 
 ERRORS: dict[str, type[SandboxError]] = {"path": PathError, "quota": QuotaError, "backend": BackendError}
 _HEAD = struct.Struct("!BxxxI")
@@ -31,8 +31,8 @@ class Channel(asyncio.Protocol):
         self.malformed = False
         self._transport: asyncio.Transport | None = None
         self._raw = bytearray()
-        self._decoder = wire.Decoder()
-        self._pending: dict[int, asyncio.Future[wire.Frame]] = {}
+        self._decoder = frames.Decoder()
+        self._pending: dict[int, asyncio.Future[frames.Frame]] = {}
         self._number = 0
         self._over = False
 
@@ -73,7 +73,7 @@ class Channel(asyncio.Protocol):
                 future = self._pending.pop(number, None) if isinstance(number, int) else None
                 if future is not None and not future.done():
                     future.set_result((header, body))
-        except wire.Malformed as error:
+        except frames.Malformed as error:
             self.malformed, self.last_words = True, str(error).encode()
             self.close()
 
@@ -87,14 +87,14 @@ class Channel(asyncio.Protocol):
             if not future.done():
                 future.set_exception(Ended())
 
-    async def ask(self, op: str, data: bytes = b"", **fields: Any) -> wire.Frame:
+    async def ask(self, op: str, data: bytes = b"", **fields: Any) -> frames.Frame:
         """One request and its answer; a cancelled caller's answer is dropped when it comes. Raises Ended."""
         if self._over or self._transport is None:
             raise Ended()
         self._number += 1
-        future: asyncio.Future[wire.Frame] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[frames.Frame] = asyncio.get_running_loop().create_future()
         self._pending[self._number] = future
-        self._transport.write(wire.encode({"n": self._number, "op": op, **fields}, data))
+        self._transport.write(frames.encode({"n": self._number, "op": op, **fields}, data))
         header, body = await future
         if "error" in header:
             raise ERRORS.get(header["error"], BackendError)(str(header.get("message")))

@@ -18,13 +18,16 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 from composer_core.errors import ConfigError
+from composer_envkit import agent as shared
 from composer_plugin_docker.tars import Entries, Link, Whole
 
 HOME = "/.composer"
 PACKAGE = "composer_plugin_docker"
+HOLLOW = (PACKAGE, "composer_envkit")
+"""Packages of which only their agents are taken along, so that their own modules say nothing there."""
 PROBE = """
 import sys
-sys.path.append({root!r})
+sys.path += {roots!r}
 import encodings.ascii, encodings.latin_1, encodings.utf_8
 import {package}.agent.main
 import json
@@ -38,9 +41,13 @@ ENTRY = f"from {PACKAGE}.agent.main import main; main()"
 
 def identity() -> str:
     """Changes whenever what `packed` returns may."""
-    agent = Path(__file__).parent / "agent"
-    parts = [sys.version.encode(), executable().encode(), *(path.read_bytes() for path in sorted(agent.glob("*.py")))]
+    sources = [path for folder in _agents() for path in sorted(folder.glob("*.py"))]
+    parts = [sys.version.encode(), executable().encode(), *(path.read_bytes() for path in sources)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _agents() -> list[Path]:
+    return [Path(__file__).resolve().parent / "agent", Path(shared.__file__).resolve().parent]
 
 
 def executable() -> str:
@@ -51,7 +58,7 @@ def executable() -> str:
 def packed() -> tuple[Entries, list[str]]:
     """(path in a container -> what stands there, the words that start the agent)."""
     program = executable()
-    script = PROBE.format(root=str(Path(__file__).resolve().parents[1]), package=PACKAGE)
+    script = PROBE.format(roots=[str(folder.parents[1]) for folder in _agents()], package=PACKAGE)
     ran = subprocess.run([program, "-I", "-S", "-B", "-c", script], capture_output=True, text=True, check=False)
     if ran.returncode:
         raise ConfigError("the agent cannot be packed", found=ran.stderr.strip(), where=program)
@@ -74,7 +81,7 @@ def _module(name: str, file: Path, library: str) -> Entries:
     if file.suffix != ".py":
         return {f"{library}/lib-dynload/{file.name}": Whole(file.read_bytes(), executable=True)}
     inner = name.replace(".", "/") + ("/__init__" if file.name == "__init__.py" else "")
-    if name == PACKAGE:
+    if name in HOLLOW:
         return {f"{library}/{inner}.pyc": Whole(_compiled("", inner))}
     return {f"{library}/{inner}.pyc": Whole(_compiled(file.read_text(), inner))}
 

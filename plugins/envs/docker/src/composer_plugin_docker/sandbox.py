@@ -17,7 +17,7 @@ from attrs import frozen
 from composer_core.errors import PathError, SandboxError, SandboxGone, SandboxUnreachable
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef, TemplateSpec
 from composer_core.trees import File, Patch
-from composer_plugin_docker.agent import wire
+from composer_envkit.agent import frames
 from composer_plugin_docker.channel import Channel, Ended
 from composer_plugin_docker.engine import Engine, Missing
 
@@ -192,7 +192,7 @@ class DockerSandbox:
         header, body = await self._ask("capture")
         return Capture(self._template, {key: header[key] for key in ("rows", "changed", "tmp")}, body)
 
-    async def _ask(self, op: str, data: bytes = b"", patience_s: float = CALL_S, **fields: Any) -> wire.Frame:
+    async def _ask(self, op: str, data: bytes = b"", patience_s: float = CALL_S, **fields: Any) -> frames.Frame:
         """Raises SandboxGone after destroy, PathError from a sandbox that its own workload has ended."""
         self._alive()
         assert self._channel is not None

@@ -23,6 +23,8 @@ from composer_core.errors import (
     SandboxUnreachable,
     TemplateMissing,
 )
+from composer_envkit import agent
+from composer_envkit.agent import frames
 from composer_plugin_local.keeper import wire
 
 ERRORS: dict[str, type[SandboxError]] = {
@@ -38,7 +40,7 @@ FIX = (
     "or a container started with --privileged); or choose sandbox.use = 'local/process', which isolates nothing and "
     "wants sandbox.trusted = true"
 )
-START = "import sys; sys.path.append({root!r}); from composer_plugin_local.keeper.start import main; main()"
+START = "import sys; sys.path += {roots!r}; from composer_plugin_local.keeper.start import main; main()"
 STOP_S = 5.0
 
 
@@ -49,7 +51,7 @@ class Keeper(asyncio.Protocol):
         self.process: asyncio.subprocess.Process | None = None
         self.limits = ""
         self._transport: asyncio.Transport | None = None
-        self._decoder = wire.Decoder()
+        self._decoder = frames.Decoder(wire.MAX_HEADER)
         self._pending: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
         self._number = 0
         self._lost: str | None = None
@@ -59,14 +61,14 @@ class Keeper(asyncio.Protocol):
         """Raises ConfigError when this machine cannot offer the namespaces."""
         self = cls()
         ours, theirs = socket.socketpair()
-        root = str(Path(__file__).resolve().parents[1])
+        roots = [str(Path(file).resolve().parents[up]) for file, up in ((__file__, 1), (agent.__file__, 2))]
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[tuple[dict[str, Any], bytes]] = loop.create_future()
         self._pending[0] = ready
         with theirs:
             arguments = json.dumps({**settings, "socket": theirs.fileno()})
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", "-B", "-c", START.format(root=root), arguments,
+                sys.executable, "-I", "-S", "-B", "-c", START.format(roots=roots), arguments,
                 stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, pass_fds=[theirs.fileno()],
                 start_new_session=True, cwd="/", env={"LANG": "C.UTF-8"},
             )  # fmt: skip
@@ -109,7 +111,7 @@ class Keeper(asyncio.Protocol):
         self._number += 1
         future: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
         self._pending[self._number] = future
-        self._transport.write(wire.encode({"n": self._number, "op": op, **fields}, data))
+        self._transport.write(frames.encode({"n": self._number, "op": op, **fields}, data))
         header, body = await future
         if "error" in header:
             raise ERRORS[header["error"]](header["message"])

@@ -37,6 +37,7 @@ def composer_sandboxes() -> Iterable[SandboxSpec]:
         config=ProcessConfig,
         footprint=Footprint(),
         isolation="none",
+        capabilities={"sandbox.forks", "sandbox.snapshots.files"},
     )
 
 

@@ -16,40 +16,15 @@ import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from composer_plugin_docker.agent import linux, processes
+from composer_envkit.agent import linux
+from composer_envkit.agent.streams import Stream, source
+from composer_plugin_docker.agent import processes
 
 NOBODY = 65534
-CHUNK_BYTES = 1 << 16
 LAST_CAPABILITY = 63
 LIKELIER = "500"
 """What is added to a command's badness when the kernel looks for memory, so that it spares the agent."""
 _WORD = struct.Struct("!ci")
-
-
-class Stream:
-    """One of a command's pipes: kept up to a cap, drained and counted beyond it."""
-
-    def __init__(self, cap: int) -> None:
-        self.cap, self.total, self.kept = cap, 0, bytearray()
-        self.fd, self.theirs = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.fd, False)
-
-    def drain(self) -> bool:
-        """Read once; False at the end of the file."""
-        try:
-            data = os.read(self.fd, CHUNK_BYTES)
-        except BlockingIOError:
-            return True
-        self.total += len(data)
-        self.kept += data[: max(0, self.cap - len(self.kept))]
-        return bool(data)
-
-    def finish(self) -> None:
-        """Nobody can write any more: take what is still in the pipe."""
-        before = -1
-        while before != self.total:
-            before = self.total
-            self.drain()
 
 
 class Command:
@@ -64,18 +39,18 @@ class Command:
         self.out, self.err, self.status = (Stream(cap) for cap in (*[request["output_bytes"]] * 2, _WORD.size))
         argv = [word.encode() for word in request["argv"]]
         full = {**env, **request["env"]}
-        source = _source(stdin)
+        fd = source(stdin)
         try:
             self.shepherd = os.fork()
             if self.shepherd == 0:
-                fds = (source, self.out.theirs, self.err.theirs, self.status.theirs)
+                fds = (fd, self.out.theirs, self.err.theirs, self.status.theirs)
                 _shepherd(argv, full, cwd, fds, request["file_bytes"])
         except OSError:
             self.close()
             raise
         finally:
-            for fd in (source, *(stream.theirs for stream in self.streams)):
-                os.close(fd)
+            for end in (fd, *(stream.theirs for stream in self.streams)):
+                os.close(end)
 
     @property
     def streams(self) -> tuple[Stream, Stream, Stream]:
@@ -122,7 +97,7 @@ class Command:
 
     def close(self) -> None:
         for stream in self.streams:
-            os.close(stream.fd)
+            stream.close()
 
 
 def not_started(argv: list[str], reason: str) -> tuple[dict[str, Any], bytes]:
@@ -130,16 +105,6 @@ def not_started(argv: list[str], reason: str) -> tuple[dict[str, Any], bytes]:
     data = f"{argv[0][:200]}: {reason}\n".encode(errors="replace")
     counts = {"stdout_bytes": 0, "stderr_bytes": len(data), "split": 0, "wall_s": 0.0}
     return {"status": "exited", "exit_code": 126, "signal": None, **counts}, data
-
-
-def _source(stdin: bytes) -> int:
-    if not stdin:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    fd = os.memfd_create("stdin")
-    with open(os.dup(fd), "wb") as file:
-        file.write(stdin)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
 
 
 def _shepherd(argv: list[bytes], env: dict[str, str], cwd: int, fds: tuple[int, ...], file_bytes: int) -> NoReturn:
@@ -206,7 +171,8 @@ def give_up() -> None:
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write(LIKELIER)
     for capability in range(LAST_CAPABILITY + 1):
-        linux.prctl(linux.PR_CAPBSET_DROP, capability)
+        with suppress(OSError):  # one that this kernel does not know
+            linux.prctl(linux.PR_CAPBSET_DROP, capability)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

@@ -17,8 +17,9 @@ import sys
 import time
 from typing import Any
 
-from composer_plugin_docker.agent import files, linux, wire
-from composer_plugin_docker.agent.commands import NOBODY, Command, Stream, not_started
+from composer_envkit.agent import files, frames, linux
+from composer_envkit.agent.streams import Stream
+from composer_plugin_docker.agent.commands import NOBODY, Command, not_started
 from composer_plugin_docker.agent.workspace import Workspace, captured, lay_rows
 
 WORKSPACE, TMP, TEMPLATE = "/workspace", "/tmp", "/.composer/template"
@@ -40,7 +41,7 @@ class Agent:
         self.kills = out_of_memory()
 
     def serve(self) -> None:
-        decoder = wire.Decoder()
+        decoder = frames.Decoder()
         self.selector.register(0, selectors.EVENT_READ, None)
         while True:
             for key, _ in self.selector.select(self._patience()):
@@ -82,7 +83,7 @@ class Agent:
             self._reply(number, *reply)
 
     def _reply(self, number: int, header: dict[str, Any], data: bytes = b"") -> None:
-        files.write_all(1, wire.encode({**header, "n": number}, data))
+        files.write_all(1, frames.encode({**header, "n": number}, data))
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class Agent:
         return {"missing": [name for name in header["names"] if name not in found]}, b""
 
     def do_read(self, header: dict[str, Any], body: bytes) -> Reply:
-        return {}, files.read(self.workspace.fd, header["path"], header["limit"])
+        return {}, files.read(self.workspace.fd, header["path"], header["limit"])[0]
 
     def do_write(self, header: dict[str, Any], body: bytes) -> Reply:
         files.write(self.workspace.fd, header["path"], body, self.settings["file_bytes"])
@@ -128,7 +129,7 @@ class Agent:
 
     def do_exec(self, header: dict[str, Any], body: bytes) -> Reply | None:
         argv = header["argv"]
-        if not all("\0" not in word and word.encode(errors="replace").decode() == word for word in argv):
+        if not all("\0" not in word and files.is_text(word) for word in argv):
             return not_started(argv, "a word holds a null or half a character")
         cwd = files.open_folder(self.workspace.fd, header["cwd"])
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from composer_plugin_docker.agent import files, linux
+from composer_envkit.agent import files, linux
 
 DEEPEST = 200
 """Levels of folders that are looked into."""

@@ -10,7 +10,7 @@ import os
 import stat
 from typing import Any
 
-from composer_plugin_local.keeper import files, linux
+from composer_envkit.agent import files, linux
 from composer_plugin_local.keeper.copying import touched
 from composer_plugin_local.keeper.layers import Sandbox
 
@@ -24,23 +24,19 @@ def changes(sandbox: Sandbox, limit_bytes: int) -> tuple[list[tuple[str, bytes, 
     skipped: list[str] = []
     try:
         candidates, deep = _candidates(sandbox)
-        skipped += [_shown(path) for path in sorted(deep)]
+        skipped += [files.shown(path) for path in sorted(deep)]
         for path in sorted(candidates):
             kind, found = _now(sandbox.fd, path, limit_bytes)
             known = path in template.executable
             if kind == "file" and not (known and found == _before(pristine, path, template.executable[path])):
                 writes.append((path, *found))
             if kind in ("other", "large"):
-                skipped.append(_shown(path))
+                skipped.append(files.shown(path))
             if known and kind in ("missing", "other"):
                 deletes.append(path)
     finally:
         os.close(pristine)
     return writes, deletes, skipped
-
-
-def _shown(path: str) -> str:
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _candidates(sandbox: Sandbox) -> tuple[set[str], set[str]]:
@@ -79,10 +75,10 @@ def _now(folder: int, path: str, limit: int) -> tuple[str, tuple[bytes, bool]]:
     if not stat.S_ISREG(info.st_mode) or not files.is_text(path):
         return "other", nothing
     try:
-        data, mode = files.read(folder, path, limit, links=False)
+        data, info = files.read(folder, path, limit, links=False)
     except files.Refused as error:
         return ("large" if error.kind == "quota" else "missing"), nothing
-    return "file", (data, bool(mode & 0o100))
+    return "file", (data, bool(info.st_mode & 0o100))
 
 
 def _is_link(folder: int, path: str) -> bool:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from composer_envkit.agent.streams import Stream, source
 from composer_plugin_local.keeper.layers import Sandbox
 from composer_plugin_local.keeper.slots import STATUS_FD, Slot
 
@@ -25,7 +26,6 @@ SHELL = (
 WORKSPACE = "/workspace"
 SHELL_PROCESSES = 3
 """bubblewrap's reaper, the shell and the shell's wait: inside the namespace beside the command's own."""
-CHUNK_BYTES = 1 << 16
 
 
 def jail(sandbox: Sandbox, bwrap: str, tools: str, hidden: list[str]) -> list[str]:
@@ -60,38 +60,6 @@ def jail(sandbox: Sandbox, bwrap: str, tools: str, hidden: list[str]) -> list[st
     return argv
 
 
-class Stream:
-    """One of a command's pipes: kept up to a cap, drained and counted beyond it."""
-
-    def __init__(self, cap: int) -> None:
-        self.cap = cap
-        self.total = 0
-        self.kept = bytearray()
-        self.fd, self.theirs = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.fd, False)
-
-    def drain(self) -> bool:
-        """Read once; False at the end of the file."""
-        try:
-            data = os.read(self.fd, CHUNK_BYTES)
-        except BlockingIOError:
-            return True
-        self.total += len(data)
-        if len(self.kept) < self.cap:
-            self.kept += data[: self.cap - len(self.kept)]
-        return bool(data)
-
-    def finish(self) -> None:
-        """Everything that could write is gone: take what is still in the pipe."""
-        before = -1
-        while before != self.total:
-            before = self.total
-            self.drain()
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
 class Command:
     """A started command. `done(header, data)` is called once, by `ended` or `lost`."""
 
@@ -116,16 +84,12 @@ class Command:
         kilobytes = 0 if self.slot.groups else max(1, spec["memory_bytes"] // 1024)
         limits = [str(blocks), str(kilobytes), str(spec["processes"] + SHELL_PROCESSES)]
         argv += ["--", "/bin/sh", "-c", SHELL, "sh", f"{WORKSPACE}/{request['cwd']}", *limits, *request["argv"]]
-        source = os.memfd_create("stdin") if stdin else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        fd = source(stdin)
         try:
-            if stdin:
-                with open(os.dup(source), "wb") as file:
-                    file.write(stdin)
-                os.lseek(source, 0, os.SEEK_SET)
-            fds = [source, *(stream.theirs for stream in self.streams)]
+            fds = [fd, *(stream.theirs for stream in self.streams)]
             self.slot.start([os.fsencode(part) for part in argv], [*fds, self.sandbox.namespace], spec)
         finally:
-            os.close(source)
+            os.close(fd)
             for stream in self.streams:
                 os.close(stream.theirs)
 

@@ -12,7 +12,7 @@ import secrets
 import shutil
 from typing import Any
 
-from composer_plugin_local.keeper import files, linux
+from composer_envkit.agent import files, linux
 from composer_plugin_local.keeper.copying import copy_below
 
 INODES_PER_SANDBOX = 1 << 14

@@ -17,10 +17,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from composer_plugin_local.keeper import files, wire
+from composer_envkit.agent import files, frames
+from composer_envkit.agent.streams import Stream
+from composer_plugin_local.keeper import wire
 from composer_plugin_local.keeper.cgroups import Groups
 from composer_plugin_local.keeper.changes import changes
-from composer_plugin_local.keeper.commands import Command, Stream, jail
+from composer_plugin_local.keeper.commands import Command, jail
 from composer_plugin_local.keeper.layers import Sandbox, State, Template
 from composer_plugin_local.keeper.slots import Slot, receive
 
@@ -57,7 +59,7 @@ class Server:
     # --- the loop ---------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        decoder = wire.Decoder()
+        decoder = frames.Decoder(wire.MAX_HEADER)
         self.channel.setblocking(False)
         self.selector.register(self.channel, selectors.EVENT_READ, lambda: self._receive(decoder))
         self._reply(0, {"limits": "cgroups" if self.groups else "rlimits"})
@@ -77,7 +79,7 @@ class Server:
         due = [command.deadline for command in self.running if not command.timed_out]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def _receive(self, decoder: wire.Decoder) -> None:
+    def _receive(self, decoder: frames.Decoder) -> None:
         try:
             data = self.channel.recv(1 << 20)
         except BlockingIOError:
@@ -106,7 +108,7 @@ class Server:
             self._reply(number, *reply)
 
     def _reply(self, number: int, header: dict[str, Any], data: bytes = b"") -> None:
-        self.outgoing.append(memoryview(wire.encode({"n": number, **header}, data)))
+        self.outgoing.append(memoryview(frames.encode({"n": number, **header}, data)))
         self._flush()
 
     def _flush(self) -> None:
@@ -215,7 +217,7 @@ class Server:
 
     def do_exec(self, header: dict[str, Any], body: bytes) -> Any:
         sandbox = self._sandbox(header)
-        files.check_folder(sandbox.fd, header["cwd"])
+        os.close(files.open_folder(sandbox.fd, header["cwd"]))
         if not header["argv"]:
             raise Failure("backend", "an empty command")
         if not all("\0" not in word and files.is_text(word) for word in header["argv"]):

@@ -15,7 +15,7 @@ import sys
 from array import array
 from typing import Any
 
-from composer_plugin_local.keeper import linux
+from composer_envkit.agent import linux
 from composer_plugin_local.keeper.cgroups import Groups
 
 STATUS_FD = 9

@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import Any
 
-from composer_plugin_local.keeper import linux
+from composer_envkit.agent import linux
 from composer_plugin_local.keeper.cgroups import Groups, delegate, remove
 from composer_plugin_local.keeper.server import Server
 

@@ -1,4 +1,4 @@
-"""Frames between the provider and an agent: two lengths, a JSON header, raw bytes.
+"""Frames between an agent and its host: two lengths, a JSON header, raw bytes.
 
 Either end takes the other's frames as data that may be hostile: lengths are bounded before anything is kept, a header
 must be a JSON object. What commands print travels only in the bytes.
@@ -29,7 +29,8 @@ def encode(header: dict[str, Any], data: bytes = b"") -> bytes:
 class Decoder:
     """Feed bytes in as they come, take whole frames out."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_header: int = MAX_HEADER, max_data: int = MAX_DATA) -> None:
+        self.max_header, self.max_data = max_header, max_data
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -37,7 +38,7 @@ class Decoder:
         self._buffer += data
         while len(self._buffer) >= _LENGTHS.size:
             text, raw = _LENGTHS.unpack_from(self._buffer)
-            if text > MAX_HEADER or raw > MAX_DATA:
+            if text > self.max_header or raw > self.max_data:
                 raise Malformed(f"a frame of {text} and {raw} bytes is too large")
             end = _LENGTHS.size + text + raw
             if len(self._buffer) < end:

@@ -1,7 +1,8 @@
-"""File calls below the workspace's descriptor that no link and no race can lead out of.
+"""File operations below a folder's descriptor that no link and no race can lead out of.
 
-The kernel resolves every path (`linux.open_beneath`); what was opened is examined through its descriptor. FIFOs and
-devices are opened without blocking, and refused.
+A path's text was checked by the framework, which never suffices: a folder can turn into a link between check and use.
+Here the kernel resolves (openat2 with RESOLVE_BENEATH), and what was opened is examined through its descriptor. FIFOs
+and devices are opened without blocking, and refused.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import stat
 from contextlib import suppress
 
-from composer_plugin_docker.agent import linux
+from composer_envkit.agent import linux
 
 REASONS = {
     errno.ENOENT: "there is no such path",
@@ -20,13 +21,18 @@ REASONS = {
     errno.EXDEV: "the path leads out of the workspace",
     errno.ELOOP: "the path is a chain of links that leads nowhere, or a link where none may be",
     errno.ENXIO: "it is no regular file",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EACCES: "permission denied",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
+"""What a file system in memory says when there is no room, ENOMEM where a control group has none left."""
 CALM = os.O_NONBLOCK | os.O_NOCTTY
+SLACK_BYTES = 1 << 16
+"""What a file may grow by while it is read, before a read is short."""
 
 
 class Refused(Exception):
-    """A request cannot be served; `kind` is path, quota or backend."""
+    """A request cannot be served; `kind` is path or quota, or what else an agent and its host agree on."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -40,18 +46,23 @@ def refusal(error: OSError, path: str) -> Refused:
 
 
 def is_text(name: str) -> bool:
-    """Whether it is UTF-8; other bytes of a name are lone surrogates in Python."""
-    return name.isascii() or name.encode(errors="replace").decode() == name
+    """Whether it is UTF-8; Python holds other bytes of a name, and whatever JSON can spell, as lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shown(name: str) -> str:
-    return name if is_text(name) else os.fsencode(name).decode(errors="backslashreplace")
+    """A name as text, what is no UTF-8 escaped."""
+    return name.encode(errors="backslashreplace").decode()
 
 
-def read(folder: int, path: str, limit: int) -> bytes:
-    """The bytes of a regular file."""
+def read(folder: int, path: str, limit: int, links: bool = True) -> tuple[bytes, os.stat_result]:
+    """The bytes of a regular file, and what it is."""
     try:
-        fd = linux.open_beneath(folder, path or ".", os.O_RDONLY | CALM)
+        fd = linux.open_beneath(folder, path, os.O_RDONLY | CALM, links=links)
     except OSError as error:
         raise refusal(error, path) from error
     try:
@@ -59,15 +70,15 @@ def read(folder: int, path: str, limit: int) -> bytes:
         if not stat.S_ISREG(info.st_mode):
             raise Refused("path", f"{path!r}: it is {'a folder' if stat.S_ISDIR(info.st_mode) else 'no regular file'}")
         with open(fd, "rb", closefd=False) as file:
-            data = file.read(limit + 1) if info.st_size <= limit else b""
+            data = file.read(min(limit, info.st_size + SLACK_BYTES) + 1) if info.st_size <= limit else b""
     finally:
         os.close(fd)
     if info.st_size > limit or len(data) > limit:
         raise Refused("quota", f"{path!r}: {info.st_size} bytes, the limit is {limit}")
-    return data
+    return data, info
 
 
-def write(folder: int, path: str, data: bytes, limit: int) -> None:
+def write(folder: int, path: str, data: bytes, limit: int, executable: bool | None = None) -> None:
     """Create or replace a regular file, and its parents. On a full disk the old content may be lost."""
     if len(data) > limit:
         raise Refused("quota", f"{path!r}: {len(data)} bytes, the limit is {limit}")
@@ -77,6 +88,8 @@ def write(folder: int, path: str, data: bytes, limit: int) -> None:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise Refused("path", f"{path!r}: it is no regular file")
             os.ftruncate(fd, 0)
+            if executable is not None:
+                os.fchmod(fd, 0o755 if executable else 0o644)
             write_all(fd, data)
         finally:
             os.close(fd)
@@ -112,24 +125,26 @@ def _make_parents(folder: int, path: str) -> None:
         os.close(at)
 
 
-def listing(folder: int, path: str) -> list[tuple[str, str, int]]:
-    """(name, kind, bytes) of a folder's entries, sorted. A name that is no UTF-8 is escaped, its kind "other"."""
-    fd = open_folder(folder, path, os.O_RDONLY)
-    try:
-        with os.scandir(fd) as entries:
-            return sorted(_row(entry) for entry in entries)
-    finally:
-        os.close(fd)
-
-
 def open_folder(folder: int, path: str, flags: int = os.O_PATH) -> int:
+    """A descriptor of `path`; refused unless it is a folder below `folder`."""
     try:
-        return linux.open_beneath(folder, path or ".", flags | os.O_DIRECTORY)
+        return linux.open_beneath(folder, path, flags | os.O_DIRECTORY)
     except OSError as error:
         raise refusal(error, path) from error
 
 
-def _row(entry: os.DirEntry[str]) -> tuple[str, str, int]:
+def listing(folder: int, path: str) -> list[tuple[str, str, int]]:
+    """(name, kind, bytes) of a folder's entries, sorted by name; see `row`."""
+    fd = open_folder(folder, path, os.O_RDONLY)
+    try:
+        with os.scandir(fd) as entries:
+            return sorted(row(entry) for entry in entries)
+    finally:
+        os.close(fd)
+
+
+def row(entry: os.DirEntry[str]) -> tuple[str, str, int]:
+    """Kinds are file, folder and other. A name that is no UTF-8 is escaped, its kind other."""
     if not is_text(entry.name):
         return shown(entry.name), "other", 0
     if entry.is_dir(follow_symlinks=False):

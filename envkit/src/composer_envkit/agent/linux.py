@@ -1,0 +1,77 @@
+"""The few system calls that Python 3.11 does not offer: openat2, mount, unshare, setns, prctl, setfsuid."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    32,
+    4096,
+    16384,
+    1 << 18,
+)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
+SYS_OPENAT2 = 437
+RACES = 64
+"""Times the kernel may ask to resolve a path anew since a rename raced with it."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def checked(result: int, what: str) -> int:
+    """The result of a call of `libc`; OSError where it failed."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
+    arguments = source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()
+    checked(libc.mount(*arguments), f"mount {kind} on {target}")
+
+
+def unshare(flags: int) -> None:
+    checked(libc.unshare(flags), "unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    checked(libc.setns(fd, kind), "setns")
+
+
+def files_as(uid: int, gid: int) -> None:
+    """From now on files are opened and made in this identity; signals and rights of the process stay its own."""
+    libc.setfsgid(gid)
+    libc.setfsuid(uid)
+
+
+def prctl(option: int, value: int) -> None:
+    checked(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+
+
+def open_beneath(folder: int, path: str, flags: int, mode: int = 0, links: bool = True) -> int:
+    """Open `path`, "" for the folder itself, below a folder's descriptor.
+
+    The kernel refuses any step that leaves it (EXDEV). Links are followed as long as they stay beneath; without `links`
+    any is ELOOP.
+    """
+    resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | (0 if links else RESOLVE_NO_SYMLINKS)
+    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
+    name = os.fsencode(path or ".")
+    for _ in range(RACES):
+        fd: int = libc.syscall(SYS_OPENAT2, folder, name, ctypes.byref(how), ctypes.sizeof(how))
+        if fd >= 0 or ctypes.get_errno() != errno.EAGAIN:
+            break
+    return checked(fd, path)

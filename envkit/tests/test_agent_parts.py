@@ -1,0 +1,116 @@
+"""The parts of agents: they need nothing of the framework, and hold against what a command may do meanwhile."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from composer_envkit import agent
+from composer_envkit.agent import files, frames
+from composer_envkit.agent.streams import Stream, source
+
+
+@pytest.fixture
+def folder(tmp_path):
+    fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    yield fd
+    os.close(fd)
+
+
+def test_they_need_the_standard_library_alone():
+    parts = [path.stem for path in Path(agent.__file__).parent.glob("*.py") if path.stem != "__init__"]
+    script = (
+        f"import sys; sys.path.append({str(Path(agent.__file__).parents[2])!r})\n"
+        + "".join(f"import composer_envkit.agent.{name}\n" for name in parts)
+        + "print(*(name for name in sys.modules if name.startswith('composer')))"
+    )
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
+    expected = {"composer_envkit", "composer_envkit.agent", *(f"composer_envkit.agent.{name}" for name in parts)}
+    assert set(ran.stdout.split()) == expected and len(parts) == 4
+
+
+def test_what_is_written_is_read_with_its_mode(folder):
+    files.write(folder, "a/b/c", b"one", 3, executable=True)
+    data, info = files.read(folder, "a/b/c", 3)
+    assert (data, info.st_mode & 0o777) == (b"one", 0o755)
+    files.write(folder, "a/b/c", b"", 0)
+    assert files.read(folder, "a/b/c", 0)[0] == b""
+    assert files.listing(folder, "") == [("a", "folder", 0)] and files.listing(folder, "a/b") == [("c", "file", 0)]
+
+
+@pytest.mark.parametrize("path", ["out/passwd", "../x", "/etc/passwd", "loop", "pipe", "missing", "n" * 300, ""])
+def test_what_is_no_file_below_is_refused(folder, tmp_path, path):
+    (tmp_path / "out").symlink_to("/etc")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(files.Refused) as refused:
+        files.read(folder, path, 100)
+    assert refused.value.kind == "path"
+    if path != "missing":
+        with pytest.raises(files.Refused):
+            files.write(folder, path, b"x", 100)
+
+
+def test_links_are_followed_as_long_as_they_stay_below(folder, tmp_path):
+    (tmp_path / "real").write_bytes(b"one")
+    (tmp_path / "link").symlink_to("real")
+    assert files.read(folder, "link", 10)[0] == b"one"
+    with pytest.raises(files.Refused, match="a link where none may be"):
+        files.read(folder, "link", 10, links=False)
+
+
+def test_a_size_over_the_limit_is_a_matter_of_quota(folder):
+    files.write(folder, "big", b"x" * 11, 11)
+    for act in (lambda: files.read(folder, "big", 10), lambda: files.write(folder, "more", b"x" * 11, 10)):
+        with pytest.raises(files.Refused, match="11 bytes, the limit is 10") as refused:
+            act()
+        assert refused.value.kind == "quota"
+
+
+def test_a_name_that_is_no_text_is_shown_escaped(folder, tmp_path):
+    (tmp_path / os.fsdecode(b"odd\xff")).write_bytes(b"")
+    assert files.listing(folder, "") == [("odd\\udcff", "other", 0)]
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.integers(0, 100))
+def test_a_stream_keeps_its_head_and_counts_the_rest(parts, cap):
+    stream = Stream(cap)
+    for part in parts:
+        os.write(stream.theirs, part)
+        if part:
+            assert stream.drain()
+    assert stream.drain(), "a pipe that is empty is not over"
+    os.close(stream.theirs)
+    stream.finish()
+    assert not stream.drain()
+    stream.close()
+    assert (bytes(stream.kept), stream.total) == (b"".join(parts)[:cap], sum(map(len, parts)))
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 3_000_000])
+def test_input_waits_for_nobody_to_read_it(data):
+    with open(source(data), "rb") as file:
+        assert file.read() == data
+
+
+@given(st.binary(max_size=300), st.integers(1, 40))
+def test_bytes_of_any_kind_are_frames_or_malformed(data, step):
+    decoder = frames.Decoder()
+    try:
+        for start in range(0, len(data), step):
+            for header, body in decoder.feed(data[start : start + step]):
+                assert isinstance(header, dict) and isinstance(body, bytes)
+    except frames.Malformed:
+        return
+
+
+def test_a_frame_over_the_limits_is_refused_before_it_is_kept():
+    whole = frames.encode({"n": 1}, b"12345")
+    assert list(frames.Decoder(7, 5).feed(whole)) == [({"n": 1}, b"12345")]
+    for decoder in (frames.Decoder(6, 5), frames.Decoder(7, 4)):
+        with pytest.raises(frames.Malformed):
+            list(decoder.feed(whole[:8]))
