@@ -66,7 +66,7 @@ def _combine(
     weights = None if weights is None else weights.float().contiguous()
     launch(
         combine_tile, (tokens, triton.cdiv(cols, COMBINE[1])), bits(out.contiguous()), rows_NK, weights, bits(total),
-        cols, chosen, weights is not None, COMBINE[1], native(out), warps=COMBINE[2],
+        cols, chosen, weights is not None, COMBINE[1], native(out), warps=COMBINE[2], fuse=False,
     )  # fmt: skip
     return total
 
@@ -81,7 +81,7 @@ def _combine_backward(
     launch(
         combine_backward_rows, (triton.cdiv(rows, BACKWARD[0]),), bits(dout.contiguous()), bits(out.contiguous()),
         pairs_R, weights.float().contiguous(), bits(dx), dweights, rows, cols, weights.shape[1],
-        *BACKWARD[:2], native(out), warps=BACKWARD[2],
+        *BACKWARD[:2], native(out), warps=BACKWARD[2], fuse=False,
     )  # fmt: skip
     return dx, dweights
 

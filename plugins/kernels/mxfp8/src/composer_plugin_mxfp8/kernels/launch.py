@@ -46,10 +46,14 @@ def only_shapes() -> bool:
     return _only_shapes.get()
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, warps: int = 4, **options: Any) -> None:
-    """Run the kernel, unless there is nothing to do or only shapes are wanted."""
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, warps: int = 4, fuse: bool = True, **options: Any) -> None:
+    """Run the kernel, unless there is nothing to do or only shapes are wanted.
+
+    Without `fuse`, a product and a sum are rounded one after the other, as in plain torch; where memory is the limit
+    that costs nothing.
+    """
     if not _only_shapes.get() and all(grid):
-        kernel[grid](*args, num_warps=warps, **options)
+        kernel[grid](*args, num_warps=warps, enable_fp_fusion=fuse, **options)
 
 
 def grid(rows: int, cols: int, tile: Tile) -> tuple[int]:

@@ -75,7 +75,8 @@ def encode(x, NATIVE: tl.constexpr):
         raw = x.to(tl.int32, bitcast=True)
         size = raw & 0x7FFFFFFF
         normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
-        tiny = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+        small = tl.minimum(size, 0x3C800000).to(tl.float32, bitcast=True)  # below 2^-6 codes are multiples of 2^-9
+        tiny = (small + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
         code = tl.where(size < 0x3C800000, tiny, tl.minimum(normal, 0x7E))
         code = tl.where(size > 0x7F800000, 0x7F, code | ((raw >> 24) & 0x80))
         out = code.to(tl.uint8)

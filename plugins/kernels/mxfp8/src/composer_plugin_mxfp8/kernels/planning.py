@@ -58,7 +58,7 @@ def place(
         tl.store(ends + expert, end, mask=real)
     following = end - padded + tl.load(counts + tl.program_id(0) * EXPERTS + expert, mask=real, other=0)
     lane = tl.arange(0, STEP)
-    for step in tl.static_range(CHUNK // STEP):
+    for step in range(CHUNK // STEP):
         at = tl.program_id(0) * CHUNK + step * STEP + lane
         each = tl.load(ids + at, mask=at < pairs, other=0).to(tl.int32)
         exists = at < pairs

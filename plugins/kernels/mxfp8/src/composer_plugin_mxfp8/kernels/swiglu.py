@@ -83,7 +83,7 @@ def _swiglu_quantize(h: torch.Tensor, rceil: bool) -> tuple[torch.Tensor, torch.
     made, tile = new_blocks(h, rows, cols, ROWWISE), TILES["rows"]
     launch(
         swiglu_tile, grid(rows, cols, tile), bits(h.contiguous()), *made, *made, rows, cols,
-        False, *tile[:2], rceil, native(h), warps=tile[2],
+        False, *tile[:2], rceil, native(h), warps=tile[2], fuse=False,
     )  # fmt: skip
     return as_e4m3(made)
 
@@ -96,7 +96,7 @@ def _swiglu_quantize_both(
     along, down, tile = new_blocks(h, rows, cols, ROWWISE), new_blocks(h, rows, cols, COLUMNWISE), TILES["both"]
     launch(
         swiglu_tile, grid(rows, cols, tile), bits(h.contiguous()), *along, *down, rows, cols,
-        True, *tile[:2], rceil, native(h), warps=tile[2],
+        True, *tile[:2], rceil, native(h), warps=tile[2], fuse=False,
     )  # fmt: skip
     return *as_e4m3(along), *as_e4m3(down)
 
@@ -110,7 +110,7 @@ def _swiglu_backward(
     tile = TILES["backward"]
     launch(
         swiglu_backward_tile, grid(rows, cols, tile), bits(dact.contiguous()), bits(h.contiguous()), None, None,
-        *along, *down, None, None, None, rows, cols, False, *tile[:2], rceil, native(h), warps=tile[2],
+        *along, *down, None, None, None, rows, cols, False, *tile[:2], rceil, native(h), warps=tile[2], fuse=False,
     )  # fmt: skip
     return *as_e4m3(along), *as_e4m3(down)
 
@@ -129,7 +129,7 @@ def _swiglu_backward_weighted(
     launch(
         swiglu_backward_tile, grid(rows, cols, tile), bits(dact.contiguous()), bits(h.contiguous()), pairs_R,
         weights.float().contiguous(), *along, *down, *act, dots, rows, cols, True, *tile[:2], rceil, native(h),
-        warps=tile[2],
+        warps=tile[2], fuse=False,
     )  # fmt: skip
     return *as_e4m3(along), *as_e4m3(down), *as_e4m3(act), dots.sum(0)
 
