@@ -75,6 +75,8 @@ def with_ops(
 ) -> torch.Tensor:
     """The same over a given implementation."""
     check_widths(*down_EDF.shape[1:])
+    if not x_ND.shape[0]:  # an empty sum of each weight, so that all get a gradient, which is zero
+        return x_ND + sum(part.sum() for part in (weights_NK, gate_up_E2FD[:, :0], down_EDF[:, :0]))
     inputs = (x_ND, weights_NK, gate_up_E2FD, down_EDF)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         trained: torch.Tensor = _Experts.apply(*inputs, ids_NK, ops, config)  # type: ignore[no-untyped-call]

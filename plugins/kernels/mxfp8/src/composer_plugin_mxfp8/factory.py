@@ -1,4 +1,4 @@
-"""What a run builds: the layer with its settings from the run file. This module and `plugin` alone know composer-core."""
+"""What a run builds: the layer, with its settings of the run file. Of this package only this and `plugin` know core."""
 
 from __future__ import annotations
 

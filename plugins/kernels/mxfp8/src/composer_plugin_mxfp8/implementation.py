@@ -48,9 +48,11 @@ def _load(implementation: str, device: torch.device, compiling: bool) -> str:
 def _named(implementation: str, device: torch.device) -> str:
     """kernels, values or reference; what "auto" takes for a device is logged once, where Python shows it unasked."""
     reason = None if implementation == "reference" else support.why_not(device)
+    if implementation == "auto" and support.interpreting():
+        reason = "TRITON_INTERPRET makes Triton a debugger"
     if implementation == "triton" and reason:
         raise RuntimeError(f'implementation = "triton" cannot run: {reason}; choose "auto" or "reference"')
-    plain = bool(reason) or implementation == "reference" or (implementation == "auto" and support.interpreting())
+    plain = bool(reason) or implementation == "reference"
     if implementation == "auto":
         took, why = ("reference" if plain else "triton"), (f", since {reason}" if reason else "")
         LOG.warning("MXFP8 on %s: implementation auto took %s%s", device, took, why)

@@ -65,7 +65,7 @@ def rounded(x: torch.Tensor, block: Shape, scaling: Scaling = "rceil") -> torch.
 def _chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """The same rows of each, as many at a time as fit into CHUNK; a multiple of 32, so that no block is cut."""
     rows = max(1, CHUNK // max(tensor.shape[1] for tensor in tensors) // 32) * 32
-    yield from zip(*(tensor.split(rows) for tensor in tensors), strict=True)
+    yield from zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True)
 
 
 def _round(x_CK: torch.Tensor, block: Shape, scaling: Scaling, out_CK: torch.Tensor) -> None:

@@ -29,8 +29,10 @@ from composer_plugin_mxfp8.kernels.swiglu import (
     swiglu_quantize_both,
 )
 from composer_plugin_mxfp8.kernels.swizzling import swizzle, unswizzle
+from composer_plugin_mxfp8.ops import ALIGN
 
 __all__ = [
+    "ALIGN",
     "balance_bias",
     "combine",
     "combine_backward",
