@@ -1,0 +1,174 @@
+"""The matrix products of MXFP8 beside those of bf16: a section of `mxfp8.py`, and a script of its own.
+
+Experts are those of one GPU of several (expert parallel), with so many rows each that training sees; routing is even,
+or skewed (an expert's share falls as 1 over its rank). Times include all that a product of quantized operands needs, so
+also what it dequantizes; TFLOP/s count 2 R N K. The peer is torch's grouped product of bf16 operands in the same run,
+then the same after dequantizing both operands, which no kernel of ours may be slower than. Decoding counts the bytes of
+the weights that the tokens' experts have, each read once. The recipe of 128s is measured on operands already quantized.
+
+    python benchmarks/mxfp8_mm.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from attrs import frozen
+from results import Results, Row, parser
+from torch.nn.functional import grouped_mm
+
+from composer_plugin_mxfp8 import fp8_1x128_pow2
+from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+PEER = "torch grouped_mm in bf16"
+SLOW_PEER = "dequantize, then torch grouped_mm"
+Seconds = Callable[[Callable[[], Any]], float]
+
+
+@frozen
+class Layer:
+    """A projection of the experts that one GPU holds."""
+
+    name: str
+    experts: int
+    outputs: int
+    inputs: int
+
+
+LAYERS = (
+    Layer("DeepSeek-V3 gate and up", 8, 4096, 7168),
+    Layer("DeepSeek-V3 down", 8, 7168, 2048),
+    Layer("Qwen3-30B-A3B gate and up", 64, 1536, 2048),
+    Layer("Qwen3-30B-A3B down", 64, 2048, 768),
+    Layer("Kimi K2 gate and up", 12, 4096, 7168),
+)
+SMALL = Layer("small, plain torch", 4, 256, 128)
+ROWS = 4096
+"""Rows an expert on average."""
+DECODED = (
+    (Layer("DeepSeek-V3 gate and up", 64, 4096, 7168), 16),
+    (Layer("DeepSeek-V3 down", 64, 7168, 2048), 64),
+    (Layer("Qwen3-30B-A3B gate and up", 128, 1536, 2048), 1),
+    (Layer("Qwen3-30B-A3B gate and up", 128, 1536, 2048), 64),
+)
+"""A layer and so many tokens, of 8 experts each."""
+CHOSEN = 8
+
+
+class Inputs:
+    """bf16 and quantized operands of one layer and routing."""
+
+    def __init__(self, ops: Any, layer: Layer, rows: int, *, skewed: bool = False):
+        counts = torch.full((layer.experts,), float(rows))
+        if skewed:
+            share = 1 / torch.arange(1.0, layer.experts + 1)
+            counts = share * rows * layer.experts / share.sum()
+        counts = (counts / 128).ceil() * 128
+        self.ends = counts.cumsum(0).int().to(DEVICE)
+        self.rows, self.layer, self.ops = int(counts.sum()), layer, ops
+        self.x, self.dy = self.normal(self.rows, layer.inputs), self.normal(self.rows, layer.outputs)
+        self.w = self.normal(layer.experts, layer.outputs, layer.inputs)
+
+    @staticmethod
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=torch.bfloat16, device=DEVICE)
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.rows * self.layer.outputs * self.layer.inputs
+
+    def forward(self) -> Iterator[Callable[[], Any]]:
+        """Ours, and both peers."""
+        ops, x, w = self.ops, self.ops.quantize_rows(self.x), self.ops.quantize_weights(self.w, ROWWISE)
+        yield lambda: ops.grouped_mm(*x, *w, self.ends)
+        yield lambda: grouped_mm(self.x, self.w.transpose(1, 2), offs=self.ends)
+        yield lambda: grouped_mm(
+            ops.dequantize(*x, ROWWISE), ops.dequantize(*w, ROWWISE).transpose(1, 2), offs=self.ends
+        )
+
+    def dgrad(self) -> Iterator[Callable[[], Any]]:
+        ops, dy, w = self.ops, self.ops.quantize_rows(self.dy), self.ops.quantize_weights(self.w, COLUMNWISE)
+        yield lambda: ops.grouped_dgrad(*dy, *w, self.ends)
+        yield lambda: grouped_mm(self.dy, self.w, offs=self.ends)
+        yield lambda: grouped_mm(ops.dequantize(*dy, ROWWISE), ops.dequantize(*w, COLUMNWISE), offs=self.ends)
+
+    def wgrad(self) -> Iterator[Callable[[], Any]]:
+        ops, dy, x = self.ops, self.ops.quantize_columns(self.dy), self.ops.quantize_columns(self.x)
+        yield lambda: ops.grouped_wgrad(*dy, *x, self.ends, torch.bfloat16)
+        yield lambda: grouped_mm(self.dy.T, self.x, offs=self.ends)
+        yield lambda: grouped_mm(ops.dequantize(*dy, COLUMNWISE).T, ops.dequantize(*x, COLUMNWISE), offs=self.ends)
+
+    def coarse(self) -> Iterator[Callable[[], Any]]:
+        """The recipe of 128s, which has one peer."""
+        x, w = fp8_1x128_pow2.quantize_rows(self.x), fp8_1x128_pow2.quantize_weights(self.w)
+        yield lambda: fp8_1x128_pow2.product(x, w, self.ends)
+        yield lambda: grouped_mm(self.x, self.w.transpose(1, 2), offs=self.ends)
+
+
+def training_rows(it: Inputs, name: str, seconds: Seconds, *, promised: bool) -> Iterator[Row]:
+    """Forward and both gradients; what is promised holds from 4096 rows an expert on."""
+    for product, bound in (("forward", 0.75), ("dgrad", 0.75), ("wgrad", 0.7)):
+        ours, peer, slow = (it.flops / seconds(call) / 1e12 for call in getattr(it, product)())
+        target = f"ratio >= {bound}" if promised else ""
+        yield Row(f"{name}: {product}", ours, "TFLOP/s", peer, PEER, target)
+        yield Row(
+            f"{name}: {product}, of MXFP8 both", ours, "TFLOP/s", slow, SLOW_PEER, "ratio >= 1" if promised else ""
+        )
+
+
+def coarse_rows(it: Inputs, name: str, seconds: Seconds, *, promised: bool) -> Iterator[Row]:
+    """The opt-in recipe."""
+    ours, peer = (it.flops / seconds(call) / 1e12 for call in it.coarse())
+    target = "ratio >= 1.2" if promised else ""
+    yield Row(f"{name}: fp8_1x128_pow2 forward", ours, "TFLOP/s", peer, PEER, target)
+
+
+def decoding_row(ops: Any, layer: Layer, tokens: int, seconds: Seconds, *, promised: bool) -> Row:
+    """Few tokens; the peer gets its rows sorted by expert for nothing."""
+    it = Inputs(ops, layer, 128)
+    chosen = min(CHOSEN, layer.experts)
+    scores = torch.rand(tokens, layer.experts, generator=torch.Generator().manual_seed(0))
+    ids_P = scores.topk(chosen).indices.flatten().to(DEVICE)
+    x_ND, w = it.normal(tokens, layer.inputs), ops.quantize_weights(it.w, ROWWISE)
+    ends = torch.bincount(ids_P, minlength=layer.experts).cumsum(0).int()
+    sorted_PD = x_ND[ids_P.argsort() // chosen]
+    ours = seconds(lambda: ops.decode_mm(x_ND, ids_P, *w))
+    peer = seconds(lambda: grouped_mm(sorted_PD, it.w.transpose(1, 2), offs=ends))
+    used = len(ids_P.unique()) * layer.outputs * layer.inputs
+    what = f"{layer.name}: decode {tokens} tokens, {33 / 32 * used / ours / 1e12:.2f} TB/s"
+    return Row(what, ours * 1e6, "us", peer * 1e6, PEER, "ratio >= 1.5" if promised else "")
+
+
+def product_rows(ops: Any, seconds: Seconds, *, quick: bool) -> Iterator[Row]:
+    """All rows of this section; nothing is promised of plain torch or of a smoke test."""
+    promised = DEVICE.type == "cuda" and not quick
+    layers, rows = (LAYERS, ROWS) if promised else ((SMALL,), 128)
+    for layer in layers:
+        for routing in ("even", "skewed"):
+            it = Inputs(ops, layer, rows, skewed=routing == "skewed")
+            yield from training_rows(it, f"{layer.name}, {routing}", seconds, promised=promised)
+            if routing == "even":
+                yield from coarse_rows(it, layer.name, seconds, promised=promised)
+    few = Inputs(ops, layers[-1], rows // 8 if promised else rows)
+    yield from training_rows(few, f"{layers[-1].name}, {rows // 8} rows an expert", seconds, promised=False)
+    for layer, tokens in DECODED if promised else ((SMALL, 2),):
+        yield decoding_row(ops, layer, tokens, seconds, promised=promised)
+
+
+def main() -> int:
+    from mxfp8 import implementation, machine, seconds, versions  # the script that this is a section of
+
+    options = parser(__doc__).parse_args()
+    options.quick |= DEVICE.type == "cpu"
+    repeats = 2 if options.quick else 20
+    rows = list(product_rows(implementation(), lambda call: seconds(call, repeats), quick=options.quick))
+    title = "MXFP8 products beside bf16"
+    return Results("mxfp8_mm", title, rows, [machine()], versions()).finish(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
