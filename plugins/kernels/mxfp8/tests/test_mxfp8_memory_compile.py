@@ -1,0 +1,44 @@
+"""What the memory-bound kernels become on GPUs that this machine lacks: no spills, 16-byte accesses, instructions.
+
+They are compiled in a process of their own, where nothing is interpreted.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REGISTERS = {"place": 255}
+"""Most registers of a thread, where 128 is not the bound: four programs of four warps then share a multiprocessor."""
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    script = Path(__file__).with_name("mxfp8_crosscompile_memory.py")
+    env = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_no_kernel_spills_and_all_leave_room_for_others(kernels):
+    assert len(kernels) >= 30
+    for name, found in kernels.items():
+        assert found["spilled"] == 0, name
+        assert found["registers"] <= REGISTERS.get(name.split()[0], 128), name
+
+
+def test_tensors_are_read_and_written_16_bytes_at_a_time(kernels):
+    for name, found in kernels.items():
+        if name.split()[0].endswith("_tile") and not name.startswith("route"):
+            assert found["16 bytes loaded"] and found["16 bytes stored"], name
+
+
+def test_conversions_are_the_hardwares(kernels):
+    for name, found in kernels.items():
+        quantizes = name.startswith(("quantize", "requantize", "gather_quantize", "swiglu"))
+        assert bool(found["to E4M3"]) == quantizes, name
+        assert bool(found["from E4M3"]) == name.startswith(("dequantize", "requantize")), name
