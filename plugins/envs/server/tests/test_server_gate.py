@@ -209,7 +209,9 @@ def test_pressure_is_read_where_the_kernel_tells_it(tmp_path):
     pressure.mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal:  1000 kB\nMemAvailable:   400 kB\n")
     (tmp_path / "proc/loadavg").write_text("1.50 0 0 1/1 1\n")
-    (pressure / "memory").write_text("some avg10=2.50 avg60=0 avg300=0 total=1\nfull avg10=1.25 avg60=0 avg300=0 total=1\n")
+    (pressure / "memory").write_text(
+        "some avg10=2.50 avg60=0 avg300=0 total=1\nfull avg10=1.25 avg60=0 avg300=0 total=1\n"
+    )
     (pressure / "cpu").write_text("some avg10=70.00 avg60=0 avg300=0 total=1\n")
     look = Machine(tmp_path).look()
     assert (look.total_bytes, look.available_bytes, look.load) == (1024_000, 409_600, 1.5)

@@ -78,7 +78,8 @@ def test_what_a_killed_server_left_is_reaped_and_strangers_are_spared(tmp_path):
             assert not commands("sleep", ours)
             assert stranger.poll() is None and len(commands("sleep", others)) == 1
             assert servers[2].node == killed.node, "a node keeps its name"
-            assert await third.read("a.txt", 10) == b"one\n"
+            (fourth,) = await create(clients[1])
+            assert await fourth.read("a.txt", 10) == b"one\n"
             with pytest.raises(SandboxError):
                 await clients[0].attach(one.id)
         finally:

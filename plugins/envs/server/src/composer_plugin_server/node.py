@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from attrs import asdict, define, field, frozen
 
 from composer_core.errors import (
+    BackendError,
     ComposerError,
     ConfigError,
     NoCapacity,
@@ -54,6 +55,8 @@ TREES = 16
 """Workspaces that are held between their arrival and their template."""
 ENDS = 32
 """Sandboxes of one lease that are destroyed at once."""
+END_S = 5.0
+"""How long what is being made or destroyed may take to end when the server does."""
 MOST = 1024
 """Sandboxes of one request."""
 
@@ -185,7 +188,7 @@ class Node:
         self.ledger.starting(id)
         started = time.perf_counter()
         try:
-            (child,) = await self._asked("create", self.provider.create(ref, 1))
+            (child,) = _exactly(1, await self._asked("create", lambda: self.provider.create(ref, 1)))
             if isinstance(child, Failed):
                 raise (NoCapacity if child.retryable else SandboxError)(child.error)
         except BaseException:
@@ -231,7 +234,8 @@ class Node:
         try:
             self.find(lease, parent.id)  # it may have ended while its children waited
             async with self._inside(parent) as backend:
-                made: list[Created | Failed] = await self._asked("fork", backend.fork(len(ids)))  # type: ignore[attr-defined]
+                fork: Any = backend
+                made = _exactly(len(ids), await self._asked("fork", lambda: fork.fork(len(ids))))
         except BaseException:
             for id in ids:
                 self.ledger.ended(id)
@@ -282,7 +286,7 @@ class Node:
             _need(owned, need)
         started = time.perf_counter()
         async with self._inside(owned) as backend:
-            result = await self._asked(act, does(backend))
+            result = await self._asked(act, lambda: does(backend))
         if act in self.figures.times_s:
             self.figures.took(act, time.perf_counter() - started)
         else:
@@ -341,7 +345,7 @@ class Node:
     async def finish(self, owned: Owned) -> None:
         """Destroy what is `ending`; it stays there if that fails."""
         try:
-            await self._asked("destroy", owned.backend.destroy())
+            await self._asked("destroy", owned.backend.destroy)
         except SandboxGone:
             pass
         except Exception:
@@ -363,9 +367,18 @@ class Node:
         await asyncio.gather(*map(self.end, self.leases), return_exceptions=True)
         for task in list(self._preparing.values()):
             task.cancel()
-        await asyncio.gather(*self._preparing.values(), *self._tasks, return_exceptions=True)
+        await self._settle()
         with boundary("sandboxes", self.plugin):
             await self.provider.close()
+
+    async def _settle(self) -> None:
+        """Wait for what goes on by itself, and cut off what does not end: closing the provider ends its part."""
+        going = {*self._preparing.values(), *self._tasks}
+        if going:
+            _, late = await asyncio.wait(going, timeout=END_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     # --- pools ----------------------------------------------------------------------------------------------------
 
@@ -405,14 +418,22 @@ class Node:
         finally:
             owned.running -= 1
 
-    async def _asked(self, act: str, call: Awaitable[T]) -> T:
+    async def _asked(self, act: str, call: Callable[[], Awaitable[T]]) -> T:
         """The provider's answer; whatever else it raises is attributed to it."""
         try:
             with boundary("sandboxes", self.plugin):
-                return await call
+                return await call()
         except (ComposerError, PluginFault):
             self.figures.failed[act] += 1
             raise
+
+
+def _exactly(count: int, children: Sequence[Created | Failed]) -> Sequence[Created | Failed]:
+    if len(children) != count:
+        raise BackendError(
+            "the provider made another number of sandboxes", expected=str(count), found=str(len(children))
+        )
+    return children
 
 
 def _countable(count: int) -> None:
