@@ -163,6 +163,8 @@ def routing_cases(ops: Any, shape: Shape, tokens: int, routing: str) -> Iterator
     yield Case(f"gather + quantize both, {routing}", lambda: ops.gather_quantize_both(x, plan), size, "2 + 66/32")
     rows = ops.quantize_rows(x)
     yield Case(f"gather MXFP8, {routing}", lambda: ops.gather_rows(rows, plan), MX * (read + written), "66/32")
+    size = MX * (read + 2 * written)
+    yield Case(f"gather MXFP8, both, {routing}", lambda: ops.gather_both(rows, plan), size, "99/32")
     yield Case(f"combine, {routing}", lambda: ops.combine(out, plan, weights), 2 * (read + token), "2 + 2/K")
     size = 4 * read + 2 * written
     yield Case(f"combine backward, {routing}", lambda: ops.combine_backward(x, out, plan, weights), size, "4 + 2")

@@ -58,6 +58,7 @@ def recorded():
     kernels.gather_quantize(x_ND, plan)
     kernels.gather_quantize_both(x_ND, plan, "rceil", weights_NK)
     kernels.gather_rows(rows, plan)
+    kernels.gather_both(rows, plan)
     kernels.combine(out_RD, plan, weights_NK)
     kernels.combine_backward(x_ND, out_RD, plan, weights_NK)
     kernels.swiglu_quantize(h_R2F)

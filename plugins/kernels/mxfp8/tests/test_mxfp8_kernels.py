@@ -188,7 +188,12 @@ def test_gathered_rows_are_quantized_as_the_reference_does_and_padding_is_zero(c
     ours = kernels.gather_quantize(x_ND, plan)
     same_blocks(ours, reference.gather_quantize(x_ND, plan))
     assert not ours.data[plan.pairs_R < 0].view(torch.uint8).any() and not ours.scale[plan.pairs_R < 0].any()
-    same_blocks(kernels.gather_rows(reference.quantize_rows(x_ND), plan), ours)
+    tokens = reference.quantize_rows(x_ND)
+    same_blocks(kernels.gather_rows(tokens, plan), ours)
+    columns = reference.requantize_columns(*ours)
+    for found, expected in zip(kernels.gather_both(tokens, plan), (ours, columns), strict=True):
+        same_blocks(found, expected)
+    same_blocks(kernels.gather_columns(tokens, plan), columns)
     both = kernels.gather_quantize_both(x_ND, plan, "floor", weights_NK)
     for mine, theirs in zip(both, reference.gather_quantize_both(x_ND, plan, "floor", weights_NK), strict=True):
         same_blocks(mine, theirs)

@@ -39,6 +39,6 @@ def test_tensors_are_read_and_written_16_bytes_at_a_time(kernels):
 
 def test_conversions_are_the_hardwares(kernels):
     for name, found in kernels.items():
-        quantizes = name.startswith(("quantize", "requantize", "gather_quantize", "swiglu"))
+        quantizes = name.startswith(("quantize", "requantize", "gather_quantize", "gather_columns", "swiglu"))
         assert bool(found["to E4M3"]) == quantizes, name
-        assert bool(found["from E4M3"]) == name.startswith(("dequantize", "requantize")), name
+        assert bool(found["from E4M3"]) == name.startswith(("dequantize", "requantize", "gather_columns")), name

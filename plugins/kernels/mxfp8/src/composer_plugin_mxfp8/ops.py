@@ -136,6 +136,14 @@ class Ops(Protocol):
         """As `gather_quantize` for tokens quantized before, in rows: bytes move, and each is quantized once."""
         ...
 
+    def gather_both(self, x: Blocks, plan: Plan) -> tuple[Blocks, Blocks]:
+        """`gather_rows`, and `requantize_columns` of it, from one read."""
+        ...
+
+    def gather_columns(self, x: Blocks, plan: Plan) -> Blocks:
+        """`requantize_columns` of `gather_rows`, which are never written."""
+        ...
+
     def combine(
         self, out_RD: torch.Tensor, plan: Plan, weights_NK: torch.Tensor, dtype: torch.dtype | None = None
     ) -> torch.Tensor:

@@ -20,6 +20,8 @@ __all__ = [
     "combine_backward",
     "decode_mm",
     "dequantize",
+    "gather_both",
+    "gather_columns",
     "gather_quantize",
     "gather_quantize_both",
     "gather_rows",
@@ -108,6 +110,17 @@ def gather_rows(x: Blocks, plan: Plan) -> Blocks:
     """See `Ops.gather_rows`."""
     data, scale = (gather(part, plan) for part in (x.data.view(torch.uint8), x.scale))
     return Blocks(data.view(x.data.dtype), scale)
+
+
+def gather_both(x: Blocks, plan: Plan) -> tuple[Blocks, Blocks]:
+    """See `Ops.gather_both`."""
+    rows = gather_rows(x, plan)
+    return rows, requantize_columns(*rows)
+
+
+def gather_columns(x: Blocks, plan: Plan) -> Blocks:
+    """See `Ops.gather_columns`."""
+    return gather_both(x, plan)[1]
 
 
 def combine(

@@ -1,7 +1,7 @@
 """`ops.Ops` in Triton. To import it needs a supported Triton; to run it, a GPU or `TRITON_INTERPRET=1` set before.
 
-`numerics` converts, `emit` turns a tile into bytes, and a file for each op computes the tile before; `launch` is the host
-side that they share. Legend: see `ops`.
+`numerics` converts, `emit` turns a tile into bytes, and a file for each op computes the tile before; `launch` is the
+host side that they share. Legend: see `ops`.
 """
 
 from composer_plugin_mxfp8.support import wrong_version
@@ -11,7 +11,13 @@ if reason := wrong_version():
 
 from composer_plugin_mxfp8.kernels.combining import combine, combine_backward, scatter_rows
 from composer_plugin_mxfp8.kernels.dequantizing import dequantize
-from composer_plugin_mxfp8.kernels.gather import gather_quantize, gather_quantize_both, gather_rows
+from composer_plugin_mxfp8.kernels.gather import (
+    gather_both,
+    gather_columns,
+    gather_quantize,
+    gather_quantize_both,
+    gather_rows,
+)
 from composer_plugin_mxfp8.kernels.matmul import decode_mm, grouped_dgrad, grouped_mm, grouped_wgrad
 from composer_plugin_mxfp8.kernels.planning import plan
 from composer_plugin_mxfp8.kernels.quantize import (
@@ -38,6 +44,8 @@ __all__ = [
     "combine_backward",
     "decode_mm",
     "dequantize",
+    "gather_both",
+    "gather_columns",
     "gather_quantize",
     "gather_quantize_both",
     "gather_rows",

@@ -12,10 +12,16 @@ import triton.language as tl
 from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE, Scaling
 from composer_plugin_mxfp8.kernels.emit import corner, emit_columns, emit_rows, inside
 from composer_plugin_mxfp8.kernels.launch import Pair, Tile, as_e4m3, grid, launch, new_blocks, op, rceil, two
-from composer_plugin_mxfp8.kernels.numerics import bits, native, through, widen
+from composer_plugin_mxfp8.kernels.numerics import bits, decode, native, power, through, widen
 from composer_plugin_mxfp8.ops import Blocks, Plan
 
-TILES: dict[str, Tile] = {"rows": (16, 256, 4), "both": (32, 256, 4), "bytes": (8, 1024, 4), "scales": (128, 32, 4)}
+TILES: dict[str, Tile] = {
+    "rows": (16, 256, 4),
+    "both": (32, 256, 4),
+    "bytes": (8, 1024, 4),
+    "scales": (128, 32, 4),
+    "columns": (32, 256, 4),
+}
 """Measured on an H200 (benchmarks/mxfp8.py)."""
 
 
@@ -60,6 +66,28 @@ def gather_tile(x, pairs_of, out, rows, cols, chosen, ROWS: tl.constexpr, COLS: 
     tile = tl.load(x + here, mask=(pair >= 0)[:, None] & (c < cols)[None, :], other=0)
     at, exists = inside(row, col, rows, cols, cols, ROWS, COLS)
     tl.store(out + at, tile, mask=exists)
+
+
+@triton.jit
+def gather_columns_tile(
+    x, x_scale, pairs_of, data, scale, columns_data, columns_scale, rows, cols, chosen,
+    BOTH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """Blocks of 1x32 in, of 32x1 out, and copied as they are when BOTH."""
+    row, col = corner(cols, ROWS, COLS)
+    pair = tl.load(pairs_of + row + tl.arange(0, ROWS), mask=row + tl.arange(0, ROWS) < rows, other=-1)
+    token, real = (pair // chosen).to(tl.int64)[:, None], (pair >= 0)[:, None]
+    c, block = col + tl.arange(0, COLS)[None, :], col // 32 + tl.arange(0, COLS // 32)[None, :]
+    codes = tl.load(x + token * cols + c, mask=real & (c < cols), other=0)
+    byte = tl.load(x_scale + token * (cols // 32) + block, mask=real & (block < cols // 32), other=0)
+    if BOTH:
+        at, exists = inside(row, col, rows, cols, cols, ROWS, COLS)
+        tl.store(data + at, codes, mask=exists)
+        at, exists = inside(row, col // 32, rows, cols // 32, cols // 32, ROWS, COLS // 32)
+        tl.store(scale + at, byte, mask=exists)
+    tile = decode(codes, NATIVE).reshape(ROWS, COLS // 32, 32) * power(byte)[:, :, None]
+    tile = tile.reshape(ROWS, COLS)
+    emit_columns(tile, columns_data, columns_scale, row, col, rows, cols, cols, ROWS, COLS, True, NATIVE)
 
 
 def _gather(
@@ -108,6 +136,34 @@ def _gather_rows(
     return as_e4m3(made)
 
 
+def _gather_blocks(
+    data: torch.Tensor, scale: torch.Tensor, pairs_R: torch.Tensor, chosen: int, both: bool
+) -> list[Pair]:
+    rows, cols = len(pairs_R), data.shape[1]
+    made = [new_blocks(data, rows, cols, block) for block in ((ROWWISE, COLUMNWISE) if both else (COLUMNWISE,))]
+    tile = TILES["columns"]
+    launch(
+        gather_columns_tile, grid(rows, cols, tile), bits(data.contiguous()), scale.contiguous(), pairs_R,
+        *made[0], *made[-1], rows, cols, chosen, both, *tile[:2], native(data), warps=tile[2],
+    )  # fmt: skip
+    return [as_e4m3(pair) for pair in made]
+
+
+@op
+def _gather_columns(
+    data: torch.Tensor, scale: torch.Tensor, pairs_R: torch.Tensor, chosen: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _gather_blocks(data, scale, pairs_R, chosen, False)[0]
+
+
+@op
+def _gather_both(
+    data: torch.Tensor, scale: torch.Tensor, pairs_R: torch.Tensor, chosen: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows, columns = _gather_blocks(data, scale, pairs_R, chosen, True)
+    return *rows, *columns
+
+
 def gather_quantize(
     x_ND: torch.Tensor, plan: Plan, scaling: Scaling = "rceil", weights_NK: torch.Tensor | None = None
 ) -> Blocks:
@@ -125,3 +181,13 @@ def gather_quantize_both(
 def gather_rows(x: Blocks, plan: Plan) -> Blocks:
     """See `Ops.gather_rows`."""
     return Blocks(*_gather_rows(x.data, x.scale, plan.pairs_R, plan.chosen))
+
+
+def gather_both(x: Blocks, plan: Plan) -> tuple[Blocks, Blocks]:
+    """See `Ops.gather_both`."""
+    return two(_gather_both(x.data, x.scale, plan.pairs_R, plan.chosen))
+
+
+def gather_columns(x: Blocks, plan: Plan) -> Blocks:
+    """See `Ops.gather_columns`."""
+    return Blocks(*_gather_columns(x.data, x.scale, plan.pairs_R, plan.chosen))
