@@ -33,6 +33,8 @@ TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n", "pkg/deep/c.txt": "three
 SPEC = TemplateSpec(TREE.ref, file_bytes=1 << 20, disk_bytes=8 << 20, memory_bytes=128 << 20, processes=24)
 SLEEPS = f"sleep 86400.{os.getpid()}"
 """A command that no other process on this machine has."""
+DEPTH = 20 if os.environ.get("COMPOSER_SOAK") else 6
+"""How many times a fork is forked."""
 WAIT_S = 8.0
 """How long a probe waits for what must happen by itself."""
 Probe = Callable[[Sandbox, SandboxProvider], Awaitable[None]]
@@ -87,13 +89,13 @@ async def forks(sandbox: Sandbox, provider: SandboxProvider) -> None:
     await first.write("a.txt", b"child")
     found = await second.read("a.txt"), await sandbox.read("a.txt")
     assert found == (b"parent", b"parent"), f"what one fork wrote is seen by a sibling or the parent: {found}"
-    for depth in range(20):
+    for depth in range(DEPTH):
         await first.write(f"at-{depth}", b"x")
         (child,) = await forked(first, 1)
         await first.destroy()
         first = child
     kept = {file.path for file in (await first.patch()).writes}
-    assert kept == {"a.txt", *(f"at-{depth}" for depth in range(20))}, f"a fork of forks kept {sorted(kept)}"
+    assert kept == {"a.txt", *(f"at-{depth}" for depth in range(DEPTH))}, f"a fork of forks kept {sorted(kept)}"
 
 
 async def forked(sandbox: Sandbox, n: int) -> list[Sandbox]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -84,6 +87,20 @@ class CommandContract(SandboxContract):
             assert (await sandbox.exec(["sh", "-c", long])).exit_code == 0
             await sandbox.write("a.txt", b"changed")
             assert [file.path for file in (await sandbox.patch()).writes] == ["a.txt"]
+            await sandbox.destroy()
+
+        self.act(act)
+
+    def test_rights_that_a_command_takes_from_the_workspace_are_its_own_loss(self) -> None:
+        """Else a policy could make an attempt void by `chmod 0 .`."""
+
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            assert (await sandbox.exec(["chmod", "-R", "0", "."])).status == "exited"
+            calls: tuple[Awaitable[Any], ...] = (sandbox.read("a.txt"), sandbox.list(), sandbox.write("new", b"x"))
+            for call in (sandbox.exec(["true"]), *calls):
+                with suppress(PathError):
+                    await call
+            assert {file.path for file in (await sandbox.patch()).writes} <= {"a.txt", "new"}
             await sandbox.destroy()
 
         self.act(act)

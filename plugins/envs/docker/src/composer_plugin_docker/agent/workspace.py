@@ -38,7 +38,7 @@ class Workspace:
     """A folder in memory and the read-only template it was laid out from."""
 
     def __init__(self, folder: str, template: str) -> None:
-        self.fd = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        self.fd = os.open(folder, _FOLDER)
         self.template = os.open(template, os.O_PATH | os.O_DIRECTORY)
         self.marks: dict[str, Mark] = {}
         self.pristine: dict[str, bool] = {}
@@ -206,7 +206,16 @@ class Found:
 
 def _walk(root: int) -> Iterator[Found]:
     """Everything below, folders before what they hold; every step is by descriptor and follows no link."""
-    yield from _below(_open(root, ".", _FOLDER), "", DEEPEST)
+    mode = stat.S_IMODE(os.fstat(root).st_mode)
+    shut = mode & ENTER != ENTER
+    try:
+        if shut:
+            os.fchmod(root, mode | ENTER)
+        fd = _open(root, ".", _FOLDER)
+    finally:
+        if shut:
+            os.fchmod(root, mode)
+    yield from _below(fd, "", DEEPEST)
 
 
 def _below(fd: int, prefix: str, levels: int) -> Iterator[Found]:
