@@ -1,4 +1,4 @@
-"""The few system calls that Python 3.11 does not offer: openat2, mount, unshare, setns, prctl, setfsuid."""
+"""The few system calls that Python 3.11 does not offer: openat2, mount, umount2, unshare, setns, prctl, setfsuid."""
 
 from __future__ import annotations
 
@@ -41,6 +41,10 @@ def checked(result: int, what: str) -> int:
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
     arguments = source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()
     checked(libc.mount(*arguments), f"mount {kind} on {target}")
+
+
+def umount(target: str) -> None:
+    checked(libc.umount2(target.encode(), 0), f"umount {target}")
 
 
 def unshare(flags: int) -> None:

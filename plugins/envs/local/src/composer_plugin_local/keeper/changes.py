@@ -44,7 +44,7 @@ def _candidates(sandbox: Sandbox) -> tuple[set[str], set[str]]:
     paths: set[str] = set()
     covered: set[str] = set()
     deep: set[str] = set()
-    for folder in [sandbox.upper, *(f"{layer.folder}/up" for layer in sandbox.state.layers)]:
+    for folder in sandbox.uppers:
         for path, what in touched(folder):
             if what == "deep":
                 deep.add(path)

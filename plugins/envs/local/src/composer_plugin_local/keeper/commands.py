@@ -52,8 +52,8 @@ def jail(sandbox: Sandbox, bwrap: str, tools: str, hidden: list[str]) -> list[st
     for folder in hidden:
         if folder.startswith(mounted):
             argv += ["--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{sandbox.mountpoint}/shm", "/dev/shm"]
-    argv += ["--bind", f"{sandbox.mountpoint}/tmp", "/tmp", "--bind", f"{sandbox.mountpoint}/m", WORKSPACE]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--bind", sandbox.home.shown["shm"], "/dev/shm"]
+    argv += ["--bind", sandbox.home.shown["tmp"], "/tmp", "--bind", sandbox.home.shown["workspace"], WORKSPACE]
     argv += ["--remount-ro", "/dev", "--remount-ro", "/"]
     for name, value in {**env, **sandbox.spec["env"]}.items():
         argv += ["--setenv", name, value]
@@ -87,7 +87,7 @@ class Command:
         fd = source(stdin)
         try:
             fds = [fd, *(stream.theirs for stream in self.streams)]
-            self.slot.start([os.fsencode(part) for part in argv], [*fds, self.sandbox.namespace], spec)
+            self.slot.start([os.fsencode(part) for part in argv], [*fds, self.sandbox.home.namespace], spec)
         finally:
             os.close(fd)
             for stream in self.streams:

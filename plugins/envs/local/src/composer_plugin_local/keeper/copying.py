@@ -1,8 +1,12 @@
-"""Walk and copy folders that a command may be changing meanwhile: every step by descriptor, no link is followed."""
+"""Walk and copy folders that a command may be changing meanwhile: every step by descriptor, no link is followed.
+
+What is copied is the upper folder of an overlay. Laid over others, oldest first, it gives one that stands for all.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 
@@ -13,8 +17,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def copy_below(source: str, target: str) -> None:
-    """Copy a folder's content: files, links, hard links, modes, times, whiteouts and opaque marks."""
+def lay_below(source: str, target: str) -> None:
+    """Lay an upper folder's content over another's: files, links, hard links, modes, times, whiteouts, opaque marks."""
     seen: dict[int, str] = {}
     a, b = os.open(source, _FOLDER), os.open(target, _FOLDER)
     try:
@@ -26,6 +30,8 @@ def copy_below(source: str, target: str) -> None:
 
 def _copy_folder(a: int, b: int, root: int, path: str, seen: dict[int, str]) -> None:
     if is_opaque(a):
+        for name in os.listdir(b):
+            _remove(b, name)
         os.setxattr(b, OPAQUE, b"y")
     for name in os.listdir(a):
         try:
@@ -40,15 +46,19 @@ def _copy_folder(a: int, b: int, root: int, path: str, seen: dict[int, str]) -> 
 
 def _copy_entry(a: int, b: int, root: int, path: str, name: str, info: os.stat_result, seen: dict[int, str]) -> None:
     inner = f"{path}{name}"
+    before = _made_room(b, name, stat.S_ISDIR(info.st_mode))
     if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
         if info.st_ino in seen:
             os.link(seen[info.st_ino], name, src_dir_fd=root, dst_dir_fd=b, follow_symlinks=False)
             return
         seen[info.st_ino] = inner
     if stat.S_ISDIR(info.st_mode):
-        os.mkdir(name, 0o755, dir_fd=b)
+        if before != "folder":
+            os.mkdir(name, 0o755, dir_fd=b)
         below, onto = os.open(name, _FOLDER, dir_fd=a), os.open(name, _FOLDER, dir_fd=b)
         try:
+            if before == "other":  # it hid whatever lies further below, and so must the folder
+                os.setxattr(onto, OPAQUE, b"y")
             _copy_folder(below, onto, root, f"{inner}/", seen)
         finally:
             os.close(below)
@@ -59,6 +69,25 @@ def _copy_entry(a: int, b: int, root: int, path: str, name: str, info: os.stat_r
         os.symlink(os.readlink(name, dir_fd=a), name, dir_fd=b)
     elif stat.S_ISFIFO(info.st_mode) or is_whiteout(info):
         os.mknod(name, info.st_mode, info.st_rdev, dir_fd=b)
+
+
+def _made_room(folder: int, name: str, for_folder: bool) -> str:
+    """What stood there: "folder", "other", or "" for nothing. Only a folder that another is laid over still stands."""
+    try:
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return ""
+    if stat.S_ISDIR(info.st_mode) and for_folder:
+        return "folder"
+    _remove(folder, name)
+    return "other"
+
+
+def _remove(folder: int, name: str) -> None:
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        shutil.rmtree(name, dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=folder)
 
 
 def _copy_file(a: int, b: int, name: str) -> None:

@@ -1,21 +1,46 @@
-"""Templates, layers and sandboxes: overlays whose upper folder is a size-limited tmpfs of the sandbox's own.
+"""Templates, frozen layers and sandboxes: overlays whose upper folders are in a size-limited tmpfs of each sandbox.
 
-A template is a read-only lower folder. A snapshot copies a sandbox's upper folder once into a frozen layer; what is
-created from it stacks a new, empty upper folder on that layer, so a fork of n costs one small copy and n mounts. (The
-parent's own upper cannot be frozen in place: commands of the parent may hold its mount.)
+That tmpfs is a sandbox's *home*: the workspace's changes, /tmp and /dev/shm. To fork or to capture is to freeze: the
+home is set aside as a *layer* that nobody writes to any more, and parent and children each stack a new, empty home on
+it. So neither time nor memory depends on how much was written. A frozen layer is safe to share since nothing of a
+command outlives it; while one runs it may hold files of the home open for writing, and the home is copied instead.
+
+Each sandbox has a mount namespace of its own that only a descriptor keeps alive; closing it unmounts everything. It is
+a copy of the one in which the layers below are mounted, at `live/0` and up: an overlay is told of layers by paths.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import ENOSPC
 from typing import Any
 
 from composer_envkit.agent import files, linux
-from composer_plugin_local.keeper.copying import copy_below
+from composer_plugin_local.keeper.copying import lay_below
 
 INODES_PER_SANDBOX = 1 << 14
+LEVELS = 32
+"""Layers below a home; where there would be more they are merged into one, which is a copy. Names of all have to fit
+into the page that mount(2) takes options in."""
+TREES = ("workspace", "tmp", "shm")
+FORKED = ("workspace", "tmp")
+"""What children start with; /dev/shm is their own."""
+
+
+class Store:
+    """Memory that templates and frozen layers may take together."""
+
+    def __init__(self, state: str, limit_bytes: int) -> None:
+        self.state, self.limit_bytes, self.frozen_bytes = state, limit_bytes, 0
+
+    def take(self, size: int) -> None:
+        """Raises OSError where there is no room."""
+        if used_bytes(self.state) + self.frozen_bytes + size > self.limit_bytes:
+            raise OSError(ENOSPC, f"templates and frozen layers would take more than {self.limit_bytes} bytes")
+        self.frozen_bytes += size
 
 
 class Template:
@@ -35,106 +60,268 @@ class Template:
 
 
 class Layer:
-    """A frozen upper folder and the /tmp that went with it; removed with the last thing that stands on it."""
+    """A frozen home."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.uses = 0
-        self.has_tmp = False
+    def __init__(self, home: Home, store: Store) -> None:
+        """Raises OSError where the store has no room for it."""
+        self.size, self.store, self.uses = used_bytes(home.path), store, 0
+        self.filled = {tree for tree in TREES if home.touched(tree)}
+        self.fd = os.dup(home.fd)
+        try:
+            store.take(self.size)
+        except OSError:
+            os.close(self.fd)
+            raise
+
+    def upper(self, tree: str) -> str:
+        return f"/proc/self/fd/{self.fd}/up/{tree}"
 
     def drop(self) -> None:
         self.uses -= 1
         if self.uses == 0:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            os.close(self.fd)
+            self.store.frozen_bytes -= self.size
 
 
 class State:
-    """What a sandbox is created from: a template and the frozen layers above it, newest first."""
+    """What a sandbox is created from: a template and the frozen layers above it, newest first.
 
-    def __init__(self, template: Template, layers: tuple[Layer, ...] = ()) -> None:
-        self.template = template
-        self.layers = layers
-
-    def hold(self) -> None:
-        for layer in self.layers:
-            layer.uses += 1
-
-    def drop(self) -> None:
-        for layer in self.layers:
-            layer.drop()
-
-
-class Sandbox:
-    """One overlay, in a mount namespace of its own that only `namespace` keeps alive.
-
-    A command's mount namespace copies the one it starts in, mount by mount, so sandboxes in one namespace would make
-    every command pay for all of them. Closing the descriptors unmounts everything.
+    `namespace` is the mount namespace that has them at `live/0` and up, the oldest first; it belongs to the state, and
+    both go with the last that `hold`s it.
     """
 
-    def __init__(self, mountpoint: str, state: State) -> None:
-        self.id = secrets.token_hex(8)
-        self.state = state
-        self.spec = state.template.spec
-        self.mountpoint = mountpoint
-        self.commands: set[Any] = set()
-        self.destroyed_by: int | None = None
-        """Number of the destroy request that waits for the last command."""
-        self.fd = self.home_fd = self.namespace = -1
-        state.hold()
-        base = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+    def __init__(self, template: Template, layers: tuple[Layer, ...] = (), namespace: int = -1) -> None:
+        self.template, self.layers, self.namespace, self.uses = template, layers, namespace, 0
+        for layer in layers:
+            layer.uses += 1
+
+    def hold(self) -> State:
+        self.uses += 1
+        return self
+
+    def drop(self) -> None:
+        self.uses -= 1
+        if self.uses == 0 and self.layers:
+            os.close(self.namespace)
+            for layer in self.layers:
+                layer.drop()
+
+
+class Home:
+    """A writable home above the layers of a state, in a mount namespace of its own; `show` mounts what commands see.
+
+    `own` is the number of layers that were the same sandbox's homes before: its /dev/shm goes on through these.
+    """
+
+    def __init__(self, live: str, state: State, own: int = 0, size: int = 0) -> None:
+        """`size` is the room in bytes; default, the template's limit."""
+        self.live, self.state, self.own = live, state, own
+        self.level = len(state.layers)
+        self.at = f"{live}/{self.level}"
+        self.shown: dict[str, str] = {}
+        """Tree -> where commands' view of it is, in the namespace."""
+        self.fd = self.workspace = self.namespace = -1
+        size = size or state.template.spec["disk_bytes"]
         try:
-            linux.unshare(linux.CLONE_NEWNS)
-            try:
-                self._mount()
-            finally:
-                linux.setns(base, linux.CLONE_NEWNS)
-            if self.state.layers and self.state.layers[0].has_tmp:
-                copy_below(f"{self.state.layers[0].folder}/tmp", f"{self.home}/tmp")
+            with entered(state.namespace):
+                linux.unshare(linux.CLONE_NEWNS)
+                options = f"mode=755,size={size},nr_inodes={INODES_PER_SANDBOX}"
+                linux.mount("tmpfs", self.at, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+                self.fd = os.open(self.at, os.O_PATH | os.O_DIRECTORY)
+                self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+                for kind in ("up", "work", "seen"):
+                    for tree in TREES:
+                        os.makedirs(f"{self.at}/{kind}/{tree}", 0o755)
+                for tree in TREES:
+                    self._take_after(tree)
         except BaseException:
             self.close()
             raise
-        finally:
-            os.close(base)
+
+    def _take_after(self, tree: str) -> None:
+        """The topmost folder's mode and times are the whole's."""
+        below = self._below(tree)
+        if below:
+            info = os.stat(below[0])
+            os.chmod(f"{self.at}/up/{tree}", info.st_mode & 0o7777)
+            os.utime(f"{self.at}/up/{tree}", ns=(info.st_atime_ns, info.st_mtime_ns))
+
+    def _below(self, tree: str) -> list[str]:
+        """Uppers of the layers that hold something of a tree, newest first, as the namespace has them."""
+        count = self.own if tree == "shm" else self.level
+        rows = enumerate(self.state.layers[:count])
+        return [f"{self.live}/{self.level - 1 - index}/up/{tree}" for index, layer in rows if tree in layer.filled]
 
     @property
-    def home(self) -> str:
-        """The sandbox's tmpfs, as seen from outside its mount namespace."""
-        return f"/proc/self/fd/{self.home_fd}"
+    def path(self) -> str:
+        """The tmpfs, as seen from outside its mount namespace."""
+        return f"/proc/self/fd/{self.fd}"
 
-    @property
-    def upper(self) -> str:
-        return f"{self.home}/up"
+    def touched(self, tree: str) -> bool:
+        """Whether anything was changed in a tree since the home was made."""
+        upper, below = f"{self.path}/up/{tree}", [layer for layer in self.state.layers if tree in layer.filled]
+        mode = os.stat(below[0].upper(tree)).st_mode if below and tree != "shm" else 0o040755
+        return bool(os.listdir(upper)) or os.stat(upper).st_mode != mode
 
-    def _mount(self) -> None:
-        home = self.mountpoint
-        options = f"mode=755,size={self.spec['disk_bytes']},nr_inodes={INODES_PER_SANDBOX}"
-        linux.mount("tmpfs", home, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
-        for name in ("up", "work", "m", "tmp", "shm"):
-            os.mkdir(f"{home}/{name}", 0o755)
-        lower = ":".join([layer.folder + "/up" for layer in self.state.layers] + [self.state.template.folder])
-        layout = f"userxattr,lowerdir={lower},upperdir={home}/up,workdir={home}/work"
-        linux.mount("overlay", f"{home}/m", "overlay", linux.MS_NOSUID | linux.MS_NODEV, layout)
-        self.fd = os.open(f"{home}/m", os.O_PATH | os.O_DIRECTORY)
-        self.home_fd = os.open(home, os.O_PATH | os.O_DIRECTORY)
-        self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+    def show(self) -> None:
+        """Mount the overlays that are not; a tree with nothing below is its upper folder itself."""
+        with entered(self.namespace):
+            for tree in [tree for tree in TREES if tree not in self.shown]:
+                below = self._below(tree) + ([self.state.template.folder] if tree == "workspace" else [])
+                if not below:
+                    self.shown[tree] = f"{self.at}/up/{tree}"
+                    continue
+                layout = f"lowerdir={':'.join(below)},upperdir={self.at}/up/{tree},workdir={self.at}/work/{tree}"
+                flags = linux.MS_NOSUID | linux.MS_NODEV
+                linux.mount("overlay", f"{self.at}/seen/{tree}", "overlay", flags, f"userxattr,{layout}")
+                self.shown[tree] = f"{self.at}/seen/{tree}"
+            self.workspace = os.open(self.shown["workspace"], os.O_PATH | os.O_DIRECTORY)
 
-    def freeze(self, folder: str) -> State:
-        """Capture the files now; the sandbox goes on. What a running command writes meanwhile may be half there."""
-        layer = Layer(folder)
-        os.makedirs(folder)
-        try:
-            for name in ("up", "tmp"):
-                os.mkdir(f"{folder}/{name}")
-                copy_below(f"{self.home}/{name}", f"{folder}/{name}")
-            layer.has_tmp = bool(os.listdir(f"{folder}/tmp"))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        return State(self.state.template, (layer, *self.state.layers))
+    def hide(self) -> None:
+        """Unmount the overlays that are mounted; raises OSError (EBUSY) where something still uses one."""
+        self._close_workspace()
+        with entered(self.namespace):
+            for tree, path in list(self.shown.items()):
+                if path.startswith(f"{self.at}/seen/"):
+                    linux.umount(path)
+                del self.shown[tree]
+
+    def _close_workspace(self) -> None:
+        if self.workspace >= 0:
+            os.close(self.workspace)
+        self.workspace = -1
+
+    def leave(self) -> int:
+        """Close all but the namespace, which is returned."""
+        self._close_workspace()
+        if self.fd >= 0:
+            os.close(self.fd)
+        found, self.fd, self.namespace = self.namespace, -1, -1
+        return found
 
     def close(self) -> None:
-        for fd in (self.fd, self.home_fd, self.namespace):
-            if fd >= 0:
-                os.close(fd)
-        self.fd = self.home_fd = self.namespace = -1
+        namespace = self.leave()
+        if namespace >= 0:
+            os.close(namespace)
+
+
+class Sandbox:
+    """A home that is shown, and the commands that run in it."""
+
+    def __init__(self, live: str, state: State) -> None:
+        self.id = secrets.token_hex(8)
+        self.commands: set[Any] = set()
+        self.destroyed_by: int | None = None
+        """Number of the destroy request that waits for the last command."""
+        self.home = _shown(Home(live, state))
+        self.state = state.hold()
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return self.state.template.spec
+
+    @property
+    def fd(self) -> int:
+        """The workspace."""
+        return self.home.workspace
+
+    @property
+    def uppers(self) -> list[str]:
+        """Folders that hold what was changed in the workspace, newest first."""
+        return [f"{self.home.path}/up/workspace", *(layer.upper("workspace") for layer in self.state.layers)]
+
+    def freeze(self, store: Store) -> State:
+        """The files as they are now, to be created from. What a running command writes meanwhile may be half there."""
+        if not any(map(self.home.touched, FORKED)):
+            return self.state
+        if self.commands:
+            return self._copied(store)
+        if len(self.state.layers) == LEVELS:
+            merged = self._copied(store).hold()
+            try:
+                self._stack_on(merged, own=1)
+            finally:
+                merged.drop()
+            return self.state
+        return self._set_aside(store)
+
+    def _set_aside(self, store: Store) -> State:
+        namespace = os.dup(self.home.namespace)
+        try:
+            layer = Layer(self.home, store)
+        except OSError:
+            os.close(namespace)
+            raise
+        state = State(self.state.template, (layer, *self.state.layers), namespace).hold()
+        try:
+            self._stack_on(state, self.home.own + 1)
+        finally:
+            state.drop()
+        return self.state
+
+    def _stack_on(self, state: State, own: int) -> None:
+        """Go on in a new home above `state`, which holds what the old one does; or, failing that, in the old one."""
+        old = self.home
+        try:
+            old.hide()
+            self.home = _shown(Home(old.live, state, own))
+        except BaseException:
+            old.show()
+            raise
+        old.close()
+        before, self.state = self.state, state.hold()
+        before.drop()
+
+    def _copied(self, store: Store) -> State:
+        """The home copied, or merged with all layers below it where these are as many as can be."""
+        whole = len(self.state.layers) == LEVELS
+        below = State(self.state.template) if whole else self.state
+        layers = self.state.layers if whole else ()
+        held = sum((layer.size for layer in layers), used_bytes(self.home.path))
+        copy = Home(self.home.live, below, size=held + self.spec["disk_bytes"])
+        try:
+            for tree in TREES if whole else FORKED:
+                count = self.home.own if tree == "shm" else len(layers)
+                for source in [
+                    *(layer.upper(tree) for layer in reversed(layers[:count])),
+                    f"{self.home.path}/up/{tree}",
+                ]:
+                    lay_below(source, f"{copy.path}/up/{tree}")
+            return State(below.template, (Layer(copy, store), *below.layers), copy.leave())
+        except BaseException:
+            copy.close()
+            raise
+
+    def close(self) -> None:
+        self.home.close()
         self.state.drop()
+
+
+def _shown(home: Home) -> Home:
+    try:
+        home.show()
+    except BaseException:
+        home.close()
+        raise
+    return home
+
+
+def used_bytes(folder: str) -> int:
+    """What the file system of a folder holds."""
+    found = os.statvfs(folder)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+@contextmanager
+def entered(namespace: int) -> Iterator[None]:
+    """Within a mount namespace, or, with -1, within this one; what is unshared inside ends with it."""
+    base = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+    try:
+        if namespace >= 0:
+            linux.setns(namespace, linux.CLONE_NEWNS)
+        try:
+            yield
+        finally:
+            linux.setns(base, linux.CLONE_NEWNS)
+    finally:
+        os.close(base)

@@ -23,7 +23,7 @@ from composer_plugin_local.keeper import wire
 from composer_plugin_local.keeper.cgroups import Groups
 from composer_plugin_local.keeper.changes import changes
 from composer_plugin_local.keeper.commands import Command, jail
-from composer_plugin_local.keeper.layers import Sandbox, State, Template
+from composer_plugin_local.keeper.layers import LEVELS, Sandbox, State, Store, Template, used_bytes
 from composer_plugin_local.keeper.slots import Slot, receive
 
 
@@ -47,14 +47,14 @@ class Server:
         self.templates: dict[str, Template] = {}
         self.snapshots: dict[str, State] = {}
         self.sandboxes: dict[str, Sandbox] = {}
-        self.jails: dict[str, list[str]] = {}
         self.idle: list[Slot] = []
         self.slots = 0
         self.running: set[Command] = set()
         self.waiting: deque[tuple[Sandbox, dict[str, Any], bytes, int]] = deque()
         self.open = True
-        for name in ("templates", "layers", "live"):
-            os.mkdir(f"{state}/{name}")
+        self.store = Store(state, settings["store_bytes"])
+        for name in ("templates", *(f"live/{level}" for level in range(LEVELS + 1))):
+            os.makedirs(f"{state}/{name}")
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -153,13 +153,11 @@ class Server:
                 rows.append({"error": str(error)})
                 continue
             self.sandboxes[sandbox.id] = sandbox
-            self.jails[sandbox.id] = jail(sandbox, self.settings["bwrap"], self.tools, self.settings["hidden"])
             rows.append({"id": sandbox.id})
         return {"children": rows}, b""
 
     def do_fork(self, header: dict[str, Any], body: bytes) -> Any:
-        state = self._freeze(header)
-        state.hold()
+        state = self._sandbox(header).freeze(self.store).hold()
         try:
             return self._children(state, header["count"])
         finally:
@@ -167,13 +165,8 @@ class Server:
 
     def do_snapshot(self, header: dict[str, Any], body: bytes) -> Any:
         name = f"snapshot-{secrets.token_hex(8)}"
-        state = self._freeze(header)
-        state.hold()
-        self.snapshots[name] = state
+        self.snapshots[name] = self._sandbox(header).freeze(self.store).hold()
         return {"id": name}, b""
-
-    def _freeze(self, header: dict[str, Any]) -> State:
-        return self._sandbox(header).freeze(f"{self.state}/layers/{secrets.token_hex(3)}")
 
     def do_read(self, header: dict[str, Any], body: bytes) -> Any:
         return {}, files.read(self._sandbox(header).fd, header["path"], header["limit"])[0]
@@ -192,8 +185,10 @@ class Server:
         return {"writes": rows, "deletes": deletes, "skipped": skipped}, data
 
     def do_stats(self, header: dict[str, Any], body: bytes) -> Any:
-        fds = len(os.listdir("/proc/self/fd"))
-        return {"sandboxes": len(self.sandboxes), "running": len(self.running), "descriptors": fds}, b""
+        fds, frozen = len(os.listdir("/proc/self/fd")), self.store.frozen_bytes
+        counts = {"sandboxes": len(self.sandboxes), "running": len(self.running)}
+        homes = sum(used_bytes(sandbox.home.path) for sandbox in self.sandboxes.values())
+        return {**counts, "descriptors": fds, "frozen_bytes": frozen, "home_bytes": homes}, b""
 
     def do_attach(self, header: dict[str, Any], body: bytes) -> Any:
         self._sandbox(header)
@@ -203,7 +198,6 @@ class Server:
         sandbox = self.sandboxes.pop(header["id"], None)
         if sandbox is None:
             return {}, b""
-        del self.jails[sandbox.id]
         for command in list(sandbox.commands):
             command.kill()
         for entry in [entry for entry in self.waiting if entry[0] is sandbox]:
@@ -257,7 +251,8 @@ class Server:
         for stream in command.streams:
             self._watch(stream.fd, self._drainer(stream))
         try:
-            command.start(self.jails[sandbox.id], header, stdin)
+            words = jail(sandbox, self.settings["bwrap"], self.tools, self.settings["hidden"])
+            command.start(words, header, stdin)
         except OSError as error:
             self._unwatch(command)
             command.refused(error.errno or 0)
