@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from inprocess import SPEC, TOKEN, TREE, client, create, room, served, until
 from prometheus_client.parser import text_string_to_metric_families
 
 from composer_core.errors import NoCapacity, PrepareError, SandboxError, SandboxGone, SandboxUnreachable, Unsupported
@@ -16,15 +16,9 @@ from composer_core.trees import Tree
 from composer_core.types import Limits, TaskView
 from composer_plugin_server.config import RemoteConfig
 from composer_plugin_server.remote import RemoteProvider
-from composer_plugin_server.server import serve
-from composer_plugin_server.settings import Admission, Pools, Server, Settings
-from composer_plugin_server.settings import Sandboxes as Provider
+from composer_plugin_server.settings import Pools
 from composer_plugin_server.wire import API, KEY_HEADER, LEASE_HEADER
 from composer_testing.fakes.sandbox import MemoryProvider
-
-TREE = Tree.of({"a.txt": "one\n"})
-SPEC = TemplateSpec(TREE.ref, memory_bytes=64 << 20)
-TOKEN = "a-token-that-only-tests-know"
 
 
 class SlowProvider(MemoryProvider):
@@ -49,47 +43,6 @@ class SlowProvider(MemoryProvider):
             return await super().create(source, n)
         finally:
             self.creating -= 1
-
-
-def room(**limits):
-    """Admission that the machine's own load has no part in."""
-    return Admission(**{"free_bytes": 0, "memory_pressure": 100.0, "cpu_pressure": 100.0, **limits})
-
-
-@asynccontextmanager
-async def served(tmp_path, monkeypatch, provider=None, **tables):
-    """A server in this process, on a free port."""
-    monkeypatch.setenv("COMPOSER_ENVD_TOKEN", TOKEN)
-    given = {"admission": room(), **tables}
-    state = str(tmp_path / f"state-{id(provider)}")
-    given["server"] = Server(**{"port": 0, "state": state, **given.get("server", {})})
-    made = provider or MemoryProvider()
-    async with serve(
-        Settings(sandbox=Provider(use="fakes/memory"), **given), lambda _: made, "fakes/memory"
-    ) as running:
-        yield running
-
-
-@asynccontextmanager
-async def client(running, **settings):
-    provider = RemoteProvider(RemoteConfig(urls=(running.url,), **{"wait_s": 5.0, **settings}), TOKEN)
-    try:
-        yield provider
-    finally:
-        await provider.close()
-
-
-async def create(provider, count=1):
-    made = await provider.create(await provider.prepare(SPEC, TREE), count)
-    return [child.backend for child in made]
-
-
-async def until(happened):
-    for _ in range(200):
-        if happened():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen")
 
 
 # --- owners -------------------------------------------------------------------------------------------------------
@@ -176,8 +129,8 @@ def test_starts_are_capped_and_all_who_wait_are_served_in_order(tmp_path, monkey
             template = await provider.prepare(SPEC, TREE)
             behind.gate.clear()
             tasks = [asyncio.ensure_future(provider.create(template)) for _ in range(20)]
-            await until(lambda: running.node.gate.waiting == 17)
-            assert behind.creating == 3 and running.node.gate.oldest_s > 0
+            await until(lambda: (running.node.gate.waiting, behind.creating) == (17, 3))
+            assert running.node.gate.oldest_s > 0
             behind.gate.set()
             made = [child for found in await asyncio.gather(*tasks) for child in found]
             assert all(isinstance(child, Created) for child in made) and behind.most == 3
@@ -327,7 +280,7 @@ def test_a_server_that_is_not_there_is_unreachable_and_says_where(monkeypatch):
 
     async def main():
         provider = RemoteProvider(RemoteConfig(urls=("http://127.0.0.1:9",)), TOKEN)
-        with pytest.raises(SandboxUnreachable, match="127.0.0.1:9") as lost:
+        with pytest.raises(SandboxUnreachable, match=r"127\.0\.0\.1:9") as lost:
             await provider.prepare(SPEC, TREE)
         assert lost.value.retryable
         await provider.close()
@@ -508,9 +461,11 @@ def test_a_page_shows_other_nodes_and_those_that_do_not_answer(tmp_path, monkeyp
     async def main():
         async with served(tmp_path / "a", monkeypatch) as other:
             nodes = {"server": {"nodes": (other.url, "http://127.0.0.1:9")}}
-            async with served(tmp_path / "b", monkeypatch, **nodes) as running:
-                async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
-                    page = await (await session.get(f"{running.url}/v1/fleet")).json()
+            async with (
+                served(tmp_path / "b", monkeypatch, **nodes) as running,
+                aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
+            ):
+                page = await (await session.get(f"{running.url}/v1/fleet")).json()
         names = [node["node"] for node in page["nodes"]]
         assert names == [running.node.name, other.node.name, "http://127.0.0.1:9"]
         assert ["missing" in node for node in page["nodes"]] == [False, False, True]

@@ -39,9 +39,9 @@ class Connection:
     """For one event loop; opened by its first request."""
 
     url: str
-    token: str
+    token: str = field(repr=False)
     config: RemoteConfig
-    lease: str = ""
+    lease: str = field(default="", repr=False)
     node: str = ""
     capabilities: frozenset[str] = frozenset()
     load: float = 0.0

@@ -42,7 +42,7 @@ CLIENTS = 100
 class Fleet:
     node: Node
     operations: Operations
-    token: str
+    token: str = field(repr=False)
     version: str
     _session: aiohttp.ClientSession | None = None
     _assets: dict[str, Answer] = field(factory=dict)

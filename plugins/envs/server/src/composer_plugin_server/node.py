@@ -67,7 +67,7 @@ class _Template:
     memory_bytes: int
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Node:
     """For one event loop; `keeper.Keeper` looks after it between requests."""
 

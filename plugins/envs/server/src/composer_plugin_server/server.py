@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from aiohttp import web
-from attrs import frozen
+from attrs import field, frozen
 
 from composer_core.errors import ConfigError, boundary
 from composer_core.protocols import SandboxProvider
@@ -43,7 +43,7 @@ class Running:
 
     url: str
     node: Node
-    token: str
+    token: str = field(repr=False)
     reaped: int
     """Orphans of an earlier server."""
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
-from attrs import define
+from attrs import define, field
 
 from composer_core.errors import BackendError, ComposerError
 from composer_plugin_server import wire
@@ -45,7 +45,7 @@ class Web:
 
     node: Node
     operations: Operations
-    token: str
+    token: str = field(repr=False)
     pages: dict[str, Callable[[web.Request], Awaitable[Answer]]]
     open: frozenset[str]
 

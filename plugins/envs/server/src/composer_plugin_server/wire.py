@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import Factory, frozen
+from attrs import Factory, field, frozen
 
 from composer_core import errors
 from composer_core.errors import ComposerError
@@ -47,7 +47,7 @@ class LeaseRequest:
 
 @frozen
 class LeaseReply:
-    lease: str
+    lease: str = field(repr=False)
     """The secret for the header Composer-Lease."""
     lease_s: float
     """As granted."""
