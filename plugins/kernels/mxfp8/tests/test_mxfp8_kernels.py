@@ -20,12 +20,12 @@ DTYPES = [torch.bfloat16, torch.float32]
 SCALINGS = ["rceil", "floor"]
 BLOCKS = [(1, 32), (32, 1), (32, 32)]
 ROUTINGS = {
-    "even": (40, 3, 8),
+    "even": (13, 3, 8),
     "one token": (1, 2, 8),
-    "one expert": (50, 1, 1),
+    "one expert": (33, 1, 1),
     "no token": (0, 2, 8),
     "more pairs than a chunk": (700, 2, 5),
-    "many experts": (20, 4, 200),
+    "many experts": (20, 4, 72),
 }
 
 
@@ -163,7 +163,7 @@ def test_swizzling_equals_the_reference_and_comes_back(shape):
 @pytest.mark.parametrize("skewed", [False, True], ids=["even", "skewed"])
 def test_a_plan_sorts_pairs_by_expert_and_pads_each(case, skewed):
     ids_NK, _, experts = routed(case, skewed=skewed)
-    for align in (1, 128):
+    for align in (1, 32):
         plan = kernels.plan(ids_NK, experts, align)
         for ours, theirs in zip(plan_parts(plan), plan_parts(reference.plan(ids_NK, experts, align)), strict=True):
             same(ours, theirs)
