@@ -32,7 +32,7 @@ from composer_core.plugins import Candidate, Plugins
 from composer_core.records import SPECS
 from composer_core.tensors import kernels, policy
 from composer_core.types import Limits
-from composer_testing.budget import BUDGETS
+from composer_testing.budget import BUDGETS, author_lines
 from composer_testing.new import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,6 +119,9 @@ def test_a_page_runs_from_top_to_bottom(page, folder, shell):
                 [*head, block.code], cwd=folder, env=shell, capture_output=True, text=True, timeout=300, check=False
             )
             assert found.returncode == 0, f"{block.code}\n{found.stdout}\n{found.stderr}"
+    kind = Path(page).stem.removeprefix("bring-a-")
+    for dist in folder.glob("composer-plugin-*") if kind in BUDGETS else ():
+        assert author_lines(dist) <= BUDGETS[kind], "what the page shows keeps the budget it names"
 
 
 @pytest.mark.parametrize("page", [README, *PAGES])

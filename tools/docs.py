@@ -135,6 +135,11 @@ def template(kind: str) -> str:
     )
 
 
+def file(path: str) -> str:
+    """A Python file of this repository, whole."""
+    return fence(f'python title="{path}"', (ROOT / path).read_text(encoding="utf-8"))
+
+
 def project(kind: str) -> str:
     """The project file of a kind's template, under its example's name."""
     text = (SCAFFOLD / kind / "pyproject.toml").read_text(encoding="utf-8")
@@ -192,6 +197,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "hook_examples": hook_examples,
     "template": template,
     "example": example,
+    "file": file,
     "project": project,
     "loop": loop,
     "run_file": run_file,

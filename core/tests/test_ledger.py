@@ -68,10 +68,11 @@ def test_a_group_never_needs_fewer_than_two_valid_members():
 def test_many_voids_in_a_row_with_one_cause_stop_the_run():
     ledger = make(refills=100, max_voids_in_a_row=3)
     (issue, *_) = ledger.issue()
-    with pytest.raises(TrainerError, match="3 episodes in a row were void"):
+    with pytest.raises(TrainerError, match="3 episodes in a row were void") as stopped:
         for _ in range(3):
-            ledger.finish(issue.group, issue.slot, SlotResult(False, cause="sandbox"))
+            ledger.finish(issue.group, issue.slot, SlotResult(False, cause="sandbox", blamed="mine/walls"))
             ledger.issue()
+    assert "the last one by mine/walls" in str(stopped.value)
 
 
 def test_a_valid_episode_between_voids_resets_their_count():

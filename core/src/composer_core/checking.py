@@ -116,7 +116,7 @@ def _rewards(assembly: Assembly) -> Iterator[Problem]:
     if outcomes and excess >= 0:
         yield Problem(
             where="rewards",
-            message=f"auxiliary rewards can outweigh the outcome by {max(excess, 0.0):.3g}",
+            message=f"auxiliary rewards can outweigh the outcome by {abs(excess):.3g}",
             fix="lower their weights until the sum of |weight| x range is below the outcome's weight",
         )
     for reward in rewards:

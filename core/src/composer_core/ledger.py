@@ -70,6 +70,8 @@ class SlotResult:
     reward: float = 0.0
     cause: str | None = None
     """Of a void."""
+    blamed: str = ""
+    """Of a void, the component whose fault it was."""
     oldest_version: int | None = None
     trace: str | None = None
     """URI of the trace."""
@@ -209,7 +211,7 @@ class Ledger:
         if self._voids_in_a_row[cause] >= self.config.max_voids_in_a_row:
             raise TrainerError(
                 f"{self._voids_in_a_row[cause]} episodes in a row were void",
-                found=f"cause {cause!r}",
+                found=f"cause {cause!r}" + (f", the last one by {result.blamed}" if result.blamed else ""),
                 expected="a working host, sandbox, sampler and grader",
                 fix="`composer-run show RUN` tells what was raised, and by whom; resume when that is mended",
             )

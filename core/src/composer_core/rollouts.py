@@ -265,6 +265,7 @@ def slot_result(result: EpisodeResult) -> SlotResult:
         valid=result.verdict.valid,
         reward=result.reward,
         cause=result.verdict.cause or (None if result.verdict.valid else result.verdict.outcome.value),
+        blamed=result.faults[-1].plugin if result.faults and not result.verdict.valid else "",
         oldest_version=result.oldest_version,
         trace=result.trace.uri if result.trace else None,
         sha256=result.trace.sha256 if result.trace else None,

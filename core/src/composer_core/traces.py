@@ -178,7 +178,7 @@ def _ending(trace: Trace) -> str:
     lines.append(f"patch: {changed}" + (f"; skipped {', '.join(trace.patch.skipped)}" if trace.patch.skipped else ""))
     lines.append(unified(trace.originals, trace.patch, trace.originals_whole).rstrip("\n"))
     lines += [f"fault in {fault.where} ({fault.plugin}): {fault.error}" for fault in trace.faults]
-    lines.append("  ".join(f"{name}={value:.6g}" for name, value in trace.stats.items()))
+    lines.append("  ".join(f"{name}={value:.6g}" for name, value in trace.stats.items() if name != "reward"))
     return "\n".join(line for line in lines if line)
 
 

@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cached_property
 from pathlib import Path
 
 from composer_core.errors import PathError, PrepareError, QuotaError
@@ -39,7 +40,11 @@ class FolderProvider(Provider):
     def __init__(self, sandbox: type[FolderSandbox], path: str = "/usr/local/bin:/usr/bin:/bin") -> None:
         super().__init__()
         self.sandbox, self.path = sandbox, path
-        self.root = Path(tempfile.mkdtemp(prefix="composer-")).resolve()
+
+    @cached_property
+    def root(self) -> Path:
+        """Made when it is first needed, and removed by `close`."""
+        return Path(tempfile.mkdtemp(prefix="composer-")).resolve()
 
     def folder(self) -> Path:
         """A new folder, whose name is an id that nothing had before."""
@@ -66,19 +71,32 @@ class FolderProvider(Provider):
         try:
             await super().close()
         finally:
-            await ended([remove(self.root)])
+            if "root" in vars(self):
+                await ended([remove(self.root)])
 
 
 class FolderSandbox:
     """A `protocols.SandboxBackend` with `Forks`; it lives as long as its provider holds it.
 
-    `folder` is the workspace, in `home`, which is the sandbox's own as well. `run` is what a subclass replaces: this
-    one's commands are processes of this user, with nothing around them.
+    `run` is what a subclass replaces: this one's commands are processes of this user, with nothing around them.
     """
+
+    provider: FolderProvider
+    """Whose sandbox this is; a subclass of the provider holds the settings."""
+    spec: TemplateSpec
+    """What its template was made of: limits, variables."""
+    home: Path
+    """A folder that is the sandbox's own; its name is the sandbox's id."""
+    folder: Path
+    """The workspace, `home/workspace`."""
+    home_inside: str
+    """What HOME and TMPDIR are for commands: `home`, unless a subclass knows a better one."""
+    processes: Processes
+    """The commands that run; `destroy` ends them."""
 
     def __init__(self, provider: FolderProvider, spec: TemplateSpec, home: Path) -> None:
         self.id, self.provider, self.spec, self.home = home.name, provider, spec, home
-        self.folder = home / "workspace"
+        self.folder, self.home_inside = home / "workspace", str(home)
         self.processes, self._turn = Processes(), asyncio.Lock()
 
     async def run(self, request: ExecRequest, cwd: Path) -> ExecResult:
@@ -87,7 +105,8 @@ class FolderSandbox:
 
     def environment(self, request: ExecRequest) -> dict[str, str]:
         """All variables a command gets: built from empty, the template's and then the request's on top."""
-        own = {"PATH": self.provider.path, "HOME": str(self.home), "TMPDIR": str(self.home), "LANG": "C.UTF-8"}
+        home = self.home_inside
+        own = {"PATH": self.provider.path, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
         return {**own, **self.spec.env, **request.env}
 
     async def exec(self, request: ExecRequest) -> ExecResult:

@@ -46,10 +46,12 @@ async def isolates(sandbox: Sandbox, provider: SandboxProvider) -> None:
             script = BREAK_OUT.format(folders=shown, pid=process.pid, targets=" ".join(targets))
             result = await sandbox.exec(["sh", "-c", script], timeout_s=30)
             assert result.stdout.startswith(b"/"), f"no command to try it with: {result.stderr.decode()!r}"
+            await sandbox.exec(["true"], env={"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": f"{folders[0]}/loaded"})
             secrets = [Path(folder, "secret") for folder in folders if folder]
             tried = {
                 "read a file of the host": SECRET.encode() in result.stdout,
                 "wrote a file of the host": not all(path.is_file() and path.read_text() == SECRET for path in secrets),
+                "gave its variables to a program of the host": list(Path(folders[0]).glob("loaded.*")) != [],
                 "saw a process of the host": sleeps.encode() in result.stdout,
                 "killed a process of the host": await ended(process),
                 "connected to the host": bool(connections),

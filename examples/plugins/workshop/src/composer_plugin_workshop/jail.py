@@ -8,23 +8,15 @@ another backend. Ids mean something in this process only.
 """
 
 import sys
-import tempfile
 from pathlib import Path
-
-from attrs import evolve
 
 from composer_core import BuildContext, NoConfig, Tree
 from composer_core.errors import BackendError, ConfigError
-from composer_core.protocols import ExecRequest, ExecResult, TemplateSpec
-from composer_envkit import FolderProvider, FolderSandbox
+from composer_core.protocols import ExecRequest, TemplateSpec
+from composer_envkit import FolderProvider, WalledSandbox
 
 PYTHON = Path(sys.executable).resolve()
-ENV = {
-    "PATH": f"/usr/local/bin:/usr/bin:/bin:{PYTHON.parent}",
-    "HOME": "/tmp",
-    "LANG": "C.UTF-8",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
+PATH = f"/usr/local/bin:/usr/bin:/bin:{PYTHON.parent}"
 SHOWN = list(dict.fromkeys([Path("/usr"), Path(sys.base_prefix).resolve()]))
 """Folders of the host that every sandbox sees, read-only: the system's programs and this interpreter."""
 PACKAGES = [found for path in [*SHOWN, Path("/usr/local")] for found in path.glob("lib*/python3*/*-packages")]
@@ -40,24 +32,13 @@ WALLS = [
 ]
 """bubblewrap's arguments for every sandbox: new namespaces of every kind and so no network, no privilege to win back, a
 /tmp that lasts as long as the command."""
-FIRST = """
-import os, sys
-pid = os.posix_spawn("/bin/sh", ["sh", "-c", 'exec "$@"', "sh", *sys.argv[1:]], os.environ, setsigdef=[13, 25])
-status = os.waitpid(pid, 0)[1]
-with open("/status", "w") as file:
-    file.write(str(status))
-sys.exit(status >> 8)
-"""
-"""The first process inside. bubblewrap returns 128 + n both for a command that a signal ended and for one that exited
-so; this writes down which, over whatever the command has written there. Python ignores signals 13 (SIGPIPE) and 25
-(SIGXFSZ); the command gets their defaults."""
 
 
 class JailProvider(FolderProvider):
     """`protocols.SandboxProvider`."""
 
     def __init__(self, config: NoConfig, build: BuildContext) -> None:
-        super().__init__(Jail, ENV["PATH"])
+        super().__init__(Jail, PATH)
 
     async def probe(self) -> frozenset[str]:
         """Tries one command, since what a kernel allows cannot be read anywhere; ConfigError if it cannot run."""
@@ -74,22 +55,11 @@ class JailProvider(FolderProvider):
         return await super().probe() | {"sandbox.isolates"}
 
 
-class Jail(FolderSandbox):
+class Jail(WalledSandbox):
     """`protocols.SandboxBackend` whose commands run behind `WALLS`."""
 
-    async def run(self, request: ExecRequest, cwd: Path) -> ExecResult:
-        env = {**ENV, **self.spec.env, **request.env}
-        with tempfile.NamedTemporaryFile() as status:
-            argv = [
-                *("bwrap", *WALLS, "--bind", self.folder, "/workspace", "--bind", status.name, "/status"),
-                *("--remount-ro", "/", "--chdir", Path("/workspace", cwd.relative_to(self.folder))),
-                *(word for pair in env.items() for word in ("--setenv", *pair)),
-                *("--", PYTHON, "-ISc", FIRST, *request.argv),
-            ]
-            result = await self.processes.run(evolve(request, argv=tuple(map(str, argv))), self.folder, ENV)
-            mark = status.read(5)
-        if self.id in self.provider.live and not mark and result.exit_code in (1, 127):
-            raise BackendError("bubblewrap could not set up a sandbox", found=result.stderr.decode(errors="replace"))
-        if number := mark.isdigit() and int(mark) & 127:
-            return evolve(result, status="signaled", exit_code=None, signal=number)
-        return result
+    python = str(PYTHON)
+
+    def walls(self, cwd: Path) -> list[object]:
+        place = Path("/workspace", cwd.relative_to(self.folder))
+        return ["bwrap", *WALLS, "--bind", self.folder, "/workspace", "--remount-ro", "/", "--chdir", place, "--"]
