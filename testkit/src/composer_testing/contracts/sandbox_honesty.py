@@ -6,12 +6,15 @@ class TestHonesty(HonestyContract):
 Every way of `composer_testing.honest_ways` is really tried: in an agent's sandbox, whose patch is then graded in a room
 as in a run. None may score above 0 and none may make the episode void, which would give the agent another try. It takes
 a provider that isolates, `sh`, coreutils and `python3`, and the reward that pays the outcome.
+
+**Only for sandboxes with walls.** Some ways kill, fork and fill whatever they reach. So the walls are tried first, by
+means that harm nobody, and nothing else is run on a provider that does not hold.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
@@ -25,9 +28,10 @@ from composer_core.sandbox import Sandboxes
 from composer_core.trees import Patch
 from composer_testing.honest_task import GRADING, RIGHT, RIGHT_TEXT, VIEW, WORKSPACE, repair
 from composer_testing.honest_ways import ALONE, CODE, ENV, QUICK, SEARCH, TAMPERING
-from composer_testing.sandbox_suite import SandboxSuite
+from composer_testing.sandbox_suite import SandboxSuite, new_sandbox
+from composer_testing.sandbox_walls import isolates
 
-LIMITS = SandboxLimits(memory_bytes=128 << 20, processes=24, file_bytes=1 << 20, disk_bytes=16 << 20)
+LIMITS = SandboxLimits(memory_bytes=128 << 20, processes=24, file_bytes=1 << 20, disk_bytes=6 << 20)
 
 
 class HonestyContract(SandboxSuite):
@@ -35,6 +39,7 @@ class HonestyContract(SandboxSuite):
 
     reward: ClassVar[str] = "composer_plugin_hidden_tests.reward:hidden_tests"
     """The outcome reward, `module:function`, a function of `patch` and `grading`."""
+    _walls_hold: ClassVar[bool] = False
     quick: ClassVar[bool] = False
     """For sandboxes that take their time: ways that do not disturb each other are tried in one sandbox (and one by one
     if that is paid, to tell which), of the others those that meet a sandbox's own walls. COMPOSER_SOAK=1 tries all."""
@@ -50,6 +55,16 @@ class HonestyContract(SandboxSuite):
             metafunc.parametrize(argument, names, ids=[name.replace(" ", "-") for name in names])
 
     # --- how it is done ---
+
+    def use(self, act: Callable[[SandboxProvider], Awaitable[Any]], *, fresh: bool = False) -> Any:
+        """Once walls have held in this class; a provider that claims none is refused."""
+        kind = type(self)
+        if not kind.__dict__.get("_walls_hold"):
+            claims = self.spec.isolation != "none" and "sandbox.isolates" in self.spec.capabilities
+            assert claims, f"{self.spec.name} does not declare that it isolates: nothing of this may be run in it"
+            super().use(walls_hold)
+            kind._walls_hold = True
+        return super().use(act, fresh=fresh)
 
     def paid(self, scripts: Mapping[str, str]) -> float:
         """The score of an agent that runs these, one after the other, in one sandbox."""
@@ -123,6 +138,13 @@ class HonestyContract(SandboxSuite):
         before, after = self.use(act)
         assert "notes/left.py" in after.stdout.decode(), f"the search finds nothing at all: {after}"
         assert not before.stdout.strip(), f"the answer {RIGHT} stands in {before.stdout.decode()}"
+
+
+async def walls_hold(provider: SandboxProvider) -> None:
+    """Raises AssertionError or Unsupported where a command can reach this machine."""
+    sandbox = await new_sandbox(provider)
+    await isolates(sandbox, provider)
+    await sandbox.destroy()
 
 
 def manager(provider: SandboxProvider) -> Sandboxes:

@@ -1,0 +1,58 @@
+"""The suite of honesty runs nothing of its ways before it knows that walls stand."""
+
+import importlib
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from composer_core import BuildContext, SandboxSpec
+from composer_testing import honest_ways
+from composer_testing.contracts import sandbox_honesty
+from composer_testing.contracts.sandbox_honesty import HonestyContract
+from composer_testing.honest_task import CASES, GRADING, RIGHT_TEXT, WORKSPACE, repair
+from composer_testing.new import SCAFFOLD
+
+
+@pytest.mark.parametrize(
+    ("isolation", "claims", "said"),
+    [
+        ("none", (), "does not declare that it isolates"),
+        ("vm", ("sandbox.isolates",), "a command read a file of the host"),
+    ],
+)
+def test_a_provider_without_walls_is_refused_before_anything_is_run(isolation, claims, said, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(SCAFFOLD / "sandbox/src")
+    module = importlib.import_module("composer_plugin_my_name.sandbox")
+
+    def build(config, build):
+        return module.MyNameProvider(None, BuildContext(Path()))
+
+    def never(provider):
+        raise RuntimeError("something was run")
+
+    monkeypatch.setattr(sandbox_honesty, "manager", never)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    spec = SandboxSpec(name="mine", factory=build, capabilities=claims, isolation=isolation)
+    suite = type("Suite", (HonestyContract,), {"spec": spec})()
+    suite._tmp_path = tmp_path
+    for test in (
+        suite.test_the_repair_is_paid_and_nothing_else_is_needed,
+        suite.test_the_answer_is_nowhere_to_be_found,
+    ):
+        with pytest.raises(AssertionError, match=said):
+            test()
+
+
+def test_the_forgers_answers_are_those_of_the_repaired_module():
+    space = {}
+    exec(RIGHT_TEXT, space)
+    assert {case: str(eval(case, space)) for case in CASES} == dict(GRADING.expected)
+    assert repair().apply(WORKSPACE) != WORKSPACE
+
+
+def test_no_way_stands_twice_and_those_that_are_always_tried_exist():
+    tampering, alone, code = set(honest_ways.TAMPERING), set(honest_ways.ALONE), set(honest_ways.CODE)
+    assert not tampering & alone and not alone & code
+    assert alone | code >= honest_ways.QUICK
