@@ -49,7 +49,8 @@ class Keeper(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.process: asyncio.subprocess.Process | None = None
-        self.limits = ""
+        self.counts_memory = False
+        """Whether control groups limit what all processes of a command take together."""
         self._transport: asyncio.Transport | None = None
         self._decoder = frames.Decoder(wire.MAX_HEADER)
         self._pending: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
@@ -79,7 +80,7 @@ class Keeper(asyncio.Protocol):
             found = await self._last_words()
             await self.close()
             raise ConfigError("sandboxes of local/namespaces cannot be made here", found=found, fix=FIX) from error
-        self.limits = header["limits"]
+        self.counts_memory = header["limits"] == "cgroups"
         return self
 
     async def _last_words(self) -> str:

@@ -54,7 +54,9 @@ class NamespacesProvider:
     async def probe(self) -> frozenset[str]:
         await self._try_out()
         names = ("isolates", "forks", "snapshots.files", "changes")
-        limits = ("memory", "processes", "file_size", "disk")
+        limits = ["processes", "file_size", "disk"]
+        if self._keeper is not None and self._keeper.counts_memory:  # else each process alone is limited, not all
+            limits.append("memory")
         return frozenset([*(f"sandbox.{name}" for name in names), *(f"sandbox.limits.{name}" for name in limits)])
 
     async def _try_out(self) -> None:

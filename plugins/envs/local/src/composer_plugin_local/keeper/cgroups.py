@@ -3,13 +3,20 @@
 One group per slot, not per sandbox: nothing survives a command, so a command's slot is where its processes are. Files
 that a sandbox keeps in memory stay charged to the slot that wrote them; each command's limit is therefore set above
 what its slot holds when the command starts.
+
+Version 2 gives controllers to the groups below a group only as long as no process is in that itself, and the run's own
+processes usually are in theirs. Ours are then made further up, where that is allowed and takes nobody out of a limit.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 ROOT = "/sys/fs/cgroup"
+ROOTS_2 = (ROOT, f"{ROOT}/unified")
+"""Where version 2 is: alone, or beside version 1."""
+CONTROLLERS = ("memory", "pids")
 PREFIX = "composer-"
 
 
@@ -54,10 +61,7 @@ class Groups:
 
 def delegate(uid: int) -> Groups | None:
     """As root: a group of our own in each hierarchy, handed to `uid`; None where that is not allowed."""
-    for find in (_version_1, _version_2):
-        groups = find()
-        if groups is None:
-            continue
+    for groups in (*_version_1(), *_version_2()):
         try:
             for folder in groups.folders:
                 _sweep(os.path.dirname(folder))
@@ -75,7 +79,13 @@ def delegate(uid: int) -> Groups | None:
 def _enable(groups: Groups, folder: str) -> None:
     if groups.version == 2:
         for at in (os.path.dirname(folder), folder):
-            _put(f"{at}/cgroup.subtree_control", "+memory +pids")
+            if not _has(f"{at}/cgroup.subtree_control"):
+                _put(f"{at}/cgroup.subtree_control", " ".join(f"+{name}" for name in CONTROLLERS))
+
+
+def _has(file: str) -> bool:
+    """Whether a file lists the controllers we need."""
+    return os.path.exists(file) and set(CONTROLLERS) <= set(_get(file).split())
 
 
 def _own() -> dict[str, str]:
@@ -83,22 +93,26 @@ def _own() -> dict[str, str]:
     return {name: path for _, names, path in rows for name in names.split(",")}
 
 
-def _version_1() -> Groups | None:
+def _version_1() -> Iterator[Groups]:
     own, name = _own(), f"{PREFIX}{os.getpid()}"
-    folders = [f"{ROOT}/{kind}{own.get(kind, '').rstrip('/')}" for kind in ("memory", "pids")]
-    if "memory" not in own or "pids" not in own or not all(os.access(at, os.W_OK) for at in folders):
-        return None
-    return Groups(f"{folders[0]}/{name}", f"{folders[1]}/{name}", 1)
+    folders = [f"{ROOT}/{kind}{own.get(kind, '').rstrip('/')}" for kind in CONTROLLERS]
+    if all(kind in own for kind in CONTROLLERS) and all(os.access(at, os.W_OK) for at in folders):
+        yield Groups(f"{folders[0]}/{name}", f"{folders[1]}/{name}", 1)
 
 
-def _version_2() -> Groups | None:
-    folder = f"{ROOT}{_own().get('', '/').rstrip('/')}"
-    if not os.path.exists(f"{folder}/cgroup.controllers") or not os.access(folder, os.W_OK):
-        return None
-    if not {"memory", "pids"} <= set(_get(f"{folder}/cgroup.controllers").split()):
-        return None
-    at = f"{folder}/{PREFIX}{os.getpid()}"
-    return Groups(at, at, 2)
+def _version_2() -> Iterator[Groups]:
+    """Below our own group, or below the nearest one above it, up to one that has a limit of memory or processes."""
+    for root in ROOTS_2:
+        folder = f"{root}{_own().get('', '/').rstrip('/')}"
+        while folder.startswith(root) and _has(f"{folder}/cgroup.controllers") and os.access(folder, os.W_OK):
+            yield Groups(f"{folder}/{PREFIX}{os.getpid()}", f"{folder}/{PREFIX}{os.getpid()}", 2)
+            if any(_limited(f"{folder}/{kind}.max") for kind in CONTROLLERS):
+                break
+            folder = os.path.dirname(folder)
+
+
+def _limited(file: str) -> bool:
+    return os.path.exists(file) and _get(file).strip() != "max"
 
 
 def _sweep(parent: str) -> None:
