@@ -229,8 +229,8 @@ def _quantize(x: torch.Tensor, block: Shape, scaling: Scaling) -> Blocks:
 def gather(x_ND: torch.Tensor, plan: Plan, weights_NK: torch.Tensor | None = None) -> torch.Tensor:
     """[R, D] in the dtype of x: each row's token, times its pair's weight where given; padding is zero."""
     source_R = plan.source
-    if not len(x_ND):
-        return x_ND.new_zeros(len(source_R), x_ND.shape[1])
+    if not x_ND.shape[0]:
+        return x_ND.new_zeros(source_R.shape[0], x_ND.shape[1])
     x_RD = x_ND[source_R.clamp(min=0)]
     if weights_NK is not None:
         x_RD = (x_RD.float() * weights_of(plan, weights_NK)).to(x_ND.dtype)

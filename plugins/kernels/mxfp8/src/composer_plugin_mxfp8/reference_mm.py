@@ -27,7 +27,7 @@ def _grouped_product(a: torch.Tensor, b: torch.Tensor, ends_E: torch.Tensor) -> 
 
 @_grouped_product.register_fake
 def _(a: torch.Tensor, b: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
-    return a.new_empty(len(a), b.shape[2]) if b.dim() == 3 else a.new_empty(len(ends_E), len(a), b.shape[1])
+    return a.new_empty(a.shape[0], b.shape[2]) if b.dim() == 3 else a.new_empty(ends_E.shape[0], a.shape[0], b.shape[1])
 
 
 def grouped_mm(
@@ -78,7 +78,7 @@ def decode_mm(
 ) -> torch.Tensor:
     """See `Ops.decode_mm`: the weights of each pair are copied, so this is for few pairs only."""
     w_PND = _rows(w_data[ids_P], w_scale[ids_P])
-    x_PD = x_MD.float().repeat_interleave(len(ids_P) // max(1, len(x_MD)), 0)
+    x_PD = x_MD.float().repeat_interleave(ids_P.shape[0] // max(1, x_MD.shape[0]), 0)
     return torch.bmm(w_PND, x_PD[:, :, None])[..., 0].to(dtype)
 
 

@@ -93,7 +93,7 @@ def gather_columns_tile(
 def _gather(
     x: torch.Tensor, pairs_R: torch.Tensor, chosen: int, weights: torch.Tensor | None, kind: str, rceil: bool
 ) -> list[Pair]:
-    rows, cols = len(pairs_R), x.shape[1]
+    rows, cols = pairs_R.shape[0], x.shape[1]
     made: list[Pair] = [new_blocks(x, rows, cols, ROWWISE)]
     if kind == "both":
         made.append(new_blocks(x, rows, cols, COLUMNWISE))
@@ -125,7 +125,7 @@ def _gather_quantize_both(
 def _gather_rows(
     data: torch.Tensor, scale: torch.Tensor, pairs_R: torch.Tensor, chosen: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    made = new_blocks(data, len(pairs_R), data.shape[1], ROWWISE)
+    made = new_blocks(data, pairs_R.shape[0], data.shape[1], ROWWISE)
     for x, out, kind in ((bits(data), made[0], "bytes"), (scale, made[1], "scales")):
         rows, cols = out.shape
         tile = TILES[kind]
@@ -139,7 +139,7 @@ def _gather_rows(
 def _gather_blocks(
     data: torch.Tensor, scale: torch.Tensor, pairs_R: torch.Tensor, chosen: int, both: bool
 ) -> list[Pair]:
-    rows, cols = len(pairs_R), data.shape[1]
+    rows, cols = pairs_R.shape[0], data.shape[1]
     made = [new_blocks(data, rows, cols, block) for block in ((ROWWISE, COLUMNWISE) if both else (COLUMNWISE,))]
     tile = TILES["columns"]
     launch(

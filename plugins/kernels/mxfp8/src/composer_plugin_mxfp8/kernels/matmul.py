@@ -106,12 +106,12 @@ def _grouped_mm(
     ends_E: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    if only_shapes() or not len(a_data):
-        return a_data.new_empty((len(a_data), w_data.shape[1]), dtype=dtype)
+    if only_shapes() or not a_data.shape[0]:
+        return a_data.new_empty((a_data.shape[0], w_data.shape[1]), dtype=dtype)
     a_data, w_data = _e4m3(a_data), _e4m3(w_data)
     if _scaled_products(a_data):
         return blackwell.grouped(a_data, a_scale, w_data, w_scale, ends_E, True, dtype)
-    if len(a_data) < FEW_ROWS * len(w_data):
+    if a_data.shape[0] < FEW_ROWS * w_data.shape[0]:
         a = dequantize(a_data, a_scale, ROWWISE)
         return hopper.grouped_swapped(a, w_data, w_scale, ends_E, dtype, SWAPPED)
     w = dequantize(w_data, w_scale, ROWWISE)
@@ -127,8 +127,8 @@ def _grouped_dgrad(
     ends_E: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    if only_shapes() or not len(dy_data):
-        return dy_data.new_empty((len(dy_data), w_data.shape[2]), dtype=dtype)
+    if only_shapes() or not dy_data.shape[0]:
+        return dy_data.new_empty((dy_data.shape[0], w_data.shape[2]), dtype=dtype)
     dy_data, w_data = _e4m3(dy_data), _e4m3(w_data)
     if _scaled_products(dy_data):
         return blackwell.grouped(dy_data, dy_scale, w_data, w_scale, ends_E, False, dtype)
@@ -145,10 +145,10 @@ def _grouped_wgrad(
     ends_E: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    shape = (len(ends_E), dy_data.shape[1], x_data.shape[1])
+    shape = (ends_E.shape[0], dy_data.shape[1], x_data.shape[1])
     if only_shapes():
         return dy_data.new_empty(shape, dtype=dtype)
-    if not len(dy_data):
+    if not dy_data.shape[0]:
         return dy_data.new_zeros(shape, dtype=dtype)
     dy_data, x_data = _e4m3(dy_data), _e4m3(x_data)
     if _scaled_products(dy_data):
@@ -161,10 +161,10 @@ def _grouped_wgrad(
 def _decode_mm(
     x_MD: torch.Tensor, ids_P: torch.Tensor, w_data: torch.Tensor, w_scale: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    if only_shapes() or not len(ids_P):
-        return x_MD.new_empty((len(ids_P), w_data.shape[1]), dtype=dtype)
+    if only_shapes() or not ids_P.shape[0]:
+        return x_MD.new_empty((ids_P.shape[0], w_data.shape[1]), dtype=dtype)
     x_MD, w_data = x_MD.to(torch.bfloat16), _e4m3(w_data)
-    return decode.decode(x_MD, ids_P, w_data, w_scale, dtype, decode_tile(len(ids_P), len(w_data)))
+    return decode.decode(x_MD, ids_P, w_data, w_scale, dtype, decode_tile(ids_P.shape[0], w_data.shape[0]))
 
 
 def _e4m3(data: torch.Tensor) -> torch.Tensor:
@@ -177,5 +177,5 @@ def _scaled_products(x: torch.Tensor) -> bool:
 
 
 def _check_rows(data: torch.Tensor) -> None:
-    if len(data) % ALIGN:
-        raise ValueError(f"rows of grouped products come in multiples of {ALIGN} and these are {len(data)}; see `plan`")
+    if data.shape[0] % ALIGN:
+        raise ValueError(f"rows of grouped products come in multiples of {ALIGN} and these are {data.shape[0]}; see `plan`")

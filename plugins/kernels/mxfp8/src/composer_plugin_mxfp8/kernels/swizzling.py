@@ -38,7 +38,7 @@ def swizzle_tiles(
 def _run(plain: torch.Tensor, swizzled: torch.Tensor, back: bool) -> None:
     rows, cols = plain.shape[1:]
     tall, wide = swizzled.shape[1:3]
-    where = (len(plain), tall, triton.cdiv(wide, SIDE))
+    where = (plain.shape[0], tall, triton.cdiv(wide, SIDE))
     launch(swizzle_tiles, where, plain, swizzled, rows, cols, wide, *plain.stride(), SIDE, back)
 
 
@@ -46,7 +46,7 @@ def _run(plain: torch.Tensor, swizzled: torch.Tensor, back: bool) -> None:
 def _swizzle(scale: torch.Tensor) -> torch.Tensor:
     *batch, rows, cols = scale.shape
     plain = scale.reshape(math.prod(batch), rows, cols)
-    out = scale.new_empty((len(plain), triton.cdiv(rows, 128), triton.cdiv(cols, 4), 32, 4, 4))
+    out = scale.new_empty((plain.shape[0], triton.cdiv(rows, 128), triton.cdiv(cols, 4), 32, 4, 4))
     _run(plain, out, False)
     return out.view(*batch, *out.shape[1:])
 
@@ -55,7 +55,7 @@ def _swizzle(scale: torch.Tensor) -> torch.Tensor:
 def _unswizzle(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     batch = scale.shape[:-5]
     swizzled = scale.reshape(math.prod(batch), *scale.shape[-5:])
-    out = scale.new_empty((len(swizzled), rows, columns))
+    out = scale.new_empty((swizzled.shape[0], rows, columns))
     _run(out, swizzled, True)
     return out.view(*batch, rows, columns)
 
