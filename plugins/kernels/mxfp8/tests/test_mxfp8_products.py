@@ -15,8 +15,8 @@ from composer_plugin_mxfp8.kernels.hopper import Tile
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROUTINGS = {
-    "ragged": [128, 0, 384, 128, 0],
-    "all to one expert": [0, 0, 512, 0, 0],
+    "ragged": [128, 0, 256, 128, 0],
+    "all to one expert": [0, 0, 256, 0, 0],
     "one tile": [0, 128, 0, 0, 0],
 }
 N, K, SPARE = 96, 160, 128
@@ -109,13 +109,13 @@ def test_ops_equal_the_reference_whichever_route_they_take(few, monkeypatch):
 
 def test_what_lies_in_spare_rows_and_idle_experts_reaches_nothing():
     it = Operands("ragged")
-    before = [it.rows(y) for _, y in forward_routes(it, torch.float32)]
+    before = [it.rows(y) for _, y in forward_routes(it, torch.bfloat16)]
     idle = torch.tensor(ROUTINGS["ragged"]) == 0
     for data in (it.x.data, it.x_columns.data, it.dy_columns.data):
         data.view(torch.uint8)[it.used :] = NAN_DATA
     it.w.data.view(torch.uint8)[idle] = NAN_DATA
     it.w.scale[idle] = NAN_SCALE
-    for clean, (_, y) in zip(before, forward_routes(it, torch.float32), strict=True):
+    for clean, (_, y) in zip(before, forward_routes(it, torch.bfloat16), strict=True):
         assert torch.equal(clean, it.rows(y))
     assert kernels.grouped_wgrad(*it.dy_columns, *it.x_columns, it.ends).isfinite().all()
 
