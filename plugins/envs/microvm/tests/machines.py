@@ -8,7 +8,8 @@ from typing import Any
 
 from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateSpec
 from composer_core.trees import Tree
-from composer_plugin_microvm.config import QemuConfig
+from composer_plugin_microvm.config import FirecrackerConfig, QemuConfig
+from composer_plugin_microvm.firecracker_driver import FirecrackerDriver
 from composer_plugin_microvm.provider import MachineProvider
 from composer_plugin_microvm.qemu_driver import QemuDriver
 from composer_plugin_microvm.sandbox import MachineSandbox
@@ -18,12 +19,14 @@ SPEC = TemplateSpec(TREE.ref, file_bytes=1 << 20, disk_bytes=8 << 20, memory_byt
 Act = Callable[[MachineSandbox, MachineProvider], Awaitable[Any]]
 
 
-def new_provider(config: QemuConfig | None = None) -> MachineProvider:
+def new_provider(config: QemuConfig | FirecrackerConfig | None = None) -> MachineProvider:
     settings = config or QemuConfig()
+    if isinstance(settings, FirecrackerConfig):
+        return MachineProvider(settings, FirecrackerDriver(settings))
     return MachineProvider(settings, QemuDriver(settings))
 
 
-def act(action: Act, config: QemuConfig | None = None) -> Any:
+def act(action: Act, config: QemuConfig | FirecrackerConfig | None = None) -> Any:
     async def whole() -> Any:
         provider = new_provider(config)
         try:
@@ -47,3 +50,9 @@ async def sh(sandbox: Any, script: str, timeout_s: float = 30.0) -> ExecResult:
 async def output(sandbox: Any, script: str) -> str:
     result = await sh(sandbox, script)
     return (result.stdout + result.stderr).decode()
+
+
+async def forked(sandbox: MachineSandbox) -> MachineSandbox:
+    (child,) = await sandbox.fork(1)
+    assert isinstance(child, Created), child
+    return child.backend

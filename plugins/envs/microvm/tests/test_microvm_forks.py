@@ -15,6 +15,7 @@ from composer_core.protocols import Created, Failed
 from composer_plugin_microvm import machine
 from composer_plugin_microvm.channel import Channel
 from composer_plugin_microvm.config import QemuConfig
+from composer_plugin_microvm.machine import Machine
 
 
 def test_clones_differ_in_randomness_and_identity_and_agree_with_the_host_on_the_time() -> None:
@@ -159,6 +160,27 @@ def test_closing_while_machines_start_leaves_none() -> None:
         await provider.close()
         assert all(isinstance(child, Failed) for child in await starting)
         assert children() == before
+
+    asyncio.run(whole())
+
+
+def test_closing_ends_what_can_be_ended_and_then_raises_the_first_error(monkeypatch) -> None:
+    async def whole() -> None:
+        provider = new_provider()
+        before = children()
+        sandboxes = [await create(provider) for _ in range(3)]
+        close = Machine.close
+
+        async def failing(self):
+            await close(self)
+            if self is not sandboxes[2].machine:
+                raise RuntimeError(f"machine {[one.machine for one in sandboxes].index(self)} does not end")
+
+        monkeypatch.setattr(Machine, "close", failing)
+        with pytest.raises(RuntimeError, match="machine 0 does not end"):
+            await provider.close()
+        assert children() == before
+        await provider.close()
 
     asyncio.run(whole())
 

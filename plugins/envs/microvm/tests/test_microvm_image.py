@@ -89,3 +89,30 @@ def test_a_machine_that_was_booted_with_another_clock_is_not_used(tmp_path: Path
 def test_the_counters_rate_is_measured_alike() -> None:
     first, second = tsc_khz.__wrapped__(), tsc_khz.__wrapped__()
     assert first is not None and second is not None and abs(first - second) < 0.01 * first
+
+
+@pytest.mark.parametrize(
+    ("apt", "arguments"),
+    [
+        ("trixie main http://mirror/a\nbookworm contrib http://mirror/b\n", []),
+        ("trixie main http://mirror/a\nbookworm main http://mirror/c\n", ["http://mirror/c"]),
+        (None, []),
+    ],
+    ids=["another release", "this release", "no apt"],
+)
+def test_debootstrap_asks_the_mirror_that_apt_has_the_release_from_and_else_its_own(
+    tmp_path: Path, monkeypatch, apt: str | None, arguments: list[str]
+) -> None:
+    """Debian's own is the default of debootstrap where it is given none; apt knows others by proxies and policies."""
+    asked = []
+
+    def run(*argv: str, cwd: Path | None = None) -> str:
+        asked.append(argv)
+        return apt or ""
+
+    monkeypatch.setattr(image, "run", run)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: apt and f"/usr/bin/{name}")
+    image._root(QemuConfig(suite="bookworm"), tmp_path, lambda text: None)
+    words = asked[-1]
+    assert words[0] == "debootstrap" and [*words[words.index("bookworm") + 2 :]] == arguments
+    assert [words[0] for words in asked] == (["apt-get", "debootstrap"] if apt else ["debootstrap"])

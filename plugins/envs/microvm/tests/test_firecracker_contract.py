@@ -1,0 +1,34 @@
+"""Machines of Firecracker keep the public contract: through its API and over vsock, a strict server in its place.
+
+Agent, provider and sandbox are those of machines of QEMU, which are held to every case; claims of what the agent alone
+enforces are not tried again. The one of forks makes some thirty machines, so it waits for `make soak`; what is special
+about forks here has tests of its own.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from composer_core.records import SandboxSpec
+from composer_plugin_microvm.config import FirecrackerConfig
+from composer_plugin_microvm.plugin import composer_sandboxes
+from composer_testing.contracts.sandboxes import SandboxContract
+
+SPECS: dict[str, SandboxSpec] = {spec.name: spec for spec in composer_sandboxes()}
+CLAIMS = ["isolates", "snapshots.files", "snapshots.full", "limits.disk"]
+if os.environ.get("COMPOSER_SOAK"):
+    CLAIMS.append("forks")
+
+
+class TestFirecracker(SandboxContract):
+    spec = SPECS["firecracker"]
+
+    @pytest.fixture(autouse=True)
+    def _booted(self, booted: FirecrackerConfig) -> None:
+        type(self).config = booted
+
+    @pytest.mark.parametrize("claim", [f"sandbox.{name}" for name in CLAIMS])
+    def test_what_is_declared_is_given_and_what_is_given_is_declared(self, claim: str) -> None:
+        super().test_what_is_declared_is_given_and_what_is_given_is_declared(claim)
