@@ -135,9 +135,16 @@ def _of_here(needs: tuple[str, ...], folders: tuple[str, ...]) -> _Source:
         raise ConfigError("there is no such folder", where="sandbox.folders", found=", ".join(wrong))
     chosen = programs.found(needs)
     paths = tuple(programs.closure(list(chosen.values()), folders))
-    links = {path: tars.Link(target) for path, target in programs.outside(chosen).items()}
-    beside: tars.Entries = {**PEOPLE, **links}
-    return _Source("/", paths, beside, _identity("/", paths, *map(repr, sorted(beside.items()))))
+    outside = programs.outside(chosen)
+    beside: tars.Entries = {**PEOPLE, **{path: _reached(target) for path, target in outside.items()}}
+    return _Source("/", paths, beside, _identity("/", paths, repr(sorted(PEOPLE.items())), repr(sorted(outside.items()))))
+
+
+def _reached(program: str) -> tars.Whole | tars.Link:
+    """A link to a program that is taken along; what would lie below a mount point, itself."""
+    if program.startswith(tuple(f"{place}/" for place in MOUNTPOINTS)):
+        return tars.Whole(Path(program).read_bytes(), executable=True)
+    return tars.Link(program)
 
 
 def _identity(root: str, paths: tuple[str, ...], *more: str) -> str:

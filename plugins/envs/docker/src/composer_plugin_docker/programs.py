@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,8 @@ LEFT_OUT = (
     "ensurepip",
     "lib2to3",
 )
+SCRIPTS = sysconfig.get_path("scripts")
+"""Where programs stand that came with Python packages, such as ruff."""
 _LIBRARY = re.compile(rb"^\s(?:\S+ => )?(/\S+) \(0x", re.M)
 
 
@@ -54,11 +57,12 @@ def found(names: Iterable[str]) -> dict[str, str]:
     places = {name: shutil.which(name, path=SYSTEM) for name in {*asked, *USUAL.split()}}
     if "python3" in places and not places["python3"]:
         places["python3"] = f"{sys.base_prefix}/bin/python3"
-    missing = sorted(name for name in asked if not (places[name] or shutil.which(name)))
+    places |= {name: places[name] or shutil.which(name) or shutil.which(name, path=SCRIPTS) for name in places}
+    missing = sorted(name for name in asked if not places[name])
     if missing:
         fix = f"apt install {' '.join(PACKAGES.get(name, name) for name in missing)}"
         raise PrepareError(f"commands are not installed here: {', '.join(missing)}", expected=f"on {SYSTEM}", fix=fix)
-    return {name: place for name in sorted(places) if (place := places[name] or shutil.which(name))}
+    return {name: place for name in sorted(places) if (place := places[name])}
 
 
 def closure(programs: Iterable[str], folders: Iterable[str] = ()) -> list[str]:

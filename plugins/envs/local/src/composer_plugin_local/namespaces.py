@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -206,11 +207,14 @@ def hidden_folders(tools: Mapping[str, str], packages: Iterable[str]) -> list[st
 
 
 def outside_tools() -> dict[str, str]:
-    """Tools that are here but in no system folder: name -> a folder whose `bin` holds the command."""
+    """Tools that are here but in no system folder: name -> a folder whose `bin` holds the command, or the command."""
     tools = {}
     if not shutil.which("python3", path=SYSTEM) and os.path.exists(f"{sys.base_prefix}/bin/python3"):
         tools["python3"] = sys.base_prefix
     ripgrep = shutil.which("rg")
     if ripgrep and not shutil.which("rg", path=SYSTEM):
         tools["rg"] = os.path.dirname(os.path.dirname(os.path.realpath(ripgrep)))
+    ruff = shutil.which("ruff", path=sysconfig.get_path("scripts"))
+    if ruff and not shutil.which("ruff", path=SYSTEM):
+        tools["ruff"] = os.path.realpath(ruff)  # the program alone: beside it lies all that this process imports
     return tools

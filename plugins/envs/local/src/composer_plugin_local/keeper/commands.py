@@ -16,48 +16,32 @@ from typing import Any
 
 from composer_envkit.agent.streams import Stream, source
 from composer_plugin_local.keeper.layers import Sandbox
+from composer_plugin_local.keeper.rooms import WORKSPACE, Room
 from composer_plugin_local.keeper.slots import STATUS_FD, Slot
 
 SHELL = (
     f"exec 7>&2 2>&{STATUS_FD};printf + >&2;"
     "ulimit -c 0;ulimit -f $2;test $3 = 0||ulimit -v $3;ulimit -u $4 2>/dev/null||ulimit -p $4;"
-    f'cd "$1" 2>&7||exit 126;shift 4;("$@" 2>&7 7>&- {STATUS_FD}>&-);exit $?'
+    f'cd "$1" 2>&7||exit 126;unset OLDPWD;shift 4;("$@" 2>&7 7>&- {STATUS_FD}>&-);exit $?'
 )
-WORKSPACE = "/workspace"
 SHELL_PROCESSES = 3
 """bubblewrap's reaper, the shell and the shell's wait: inside the namespace beside the command's own."""
 
 
-def jail(sandbox: Sandbox, bwrap: str, tools: str, hidden: list[str]) -> list[str]:
-    """bubblewrap's arguments for a sandbox, without the command: nothing of the host but its programs, read-only.
+WALLS = (
+    *("bwrap", "--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
+    *("--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+    *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox", "--clearenv"),
+    *("--dev-bind", "/", "/", "--proc", "/proc", "--remount-ro", "/"),
+)
+"""bubblewrap's arguments in a sandbox's room, which has the files and the network that a command may see."""
 
-    Folders in `hidden` appear empty.
-    """
-    names = sandbox.spec["tools"]
-    path = ":".join([*(f"/opt/{name}/bin" for name in names), "/usr/local/bin", "/usr/bin", "/bin"])
+
+def variables(sandbox: Sandbox) -> dict[str, str]:
+    """Of every command of a sandbox."""
+    path = ":".join([*(f"/opt/{name}/bin" for name in sandbox.spec["tools"]), "/usr/local/bin", "/usr/bin", "/bin"])
     env = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
-    argv = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    argv += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox", "--clearenv"]
-    argv += ["--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "lib", "lib32", "lib64", "sbin"):
-        if os.path.islink(f"/{name}"):
-            argv += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
-        elif os.path.isdir(f"/{name}"):
-            argv += ["--ro-bind", f"/{name}", f"/{name}"]
-    for name in ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d"):
-        argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for name in names:
-        argv += ["--ro-bind", f"{tools}/{name}", f"/opt/{name}"]
-    mounted = ("/usr/", *(f"/opt/{name}/" for name in names))
-    for folder in hidden:
-        if folder.startswith(mounted):
-            argv += ["--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--bind", sandbox.home.shown["shm"], "/dev/shm"]
-    argv += ["--bind", sandbox.home.shown["tmp"], "/tmp", "--bind", sandbox.home.shown["workspace"], WORKSPACE]
-    argv += ["--remount-ro", "/dev", "--remount-ro", "/"]
-    for name, value in {**env, **sandbox.spec["env"]}.items():
-        argv += ["--setenv", name, value]
-    return argv
+    return {**env, **sandbox.spec["env"]}
 
 
 class Command:
@@ -77,9 +61,9 @@ class Command:
     def streams(self) -> tuple[Stream, Stream, Stream]:
         return self.out, self.err, self.status
 
-    def start(self, jail_argv: list[str], request: dict[str, Any], stdin: bytes) -> None:
-        spec = self.sandbox.spec
-        argv = [*jail_argv, *(part for item in request["env"].items() for part in ("--setenv", *item))]
+    def start(self, room: Room, request: dict[str, Any], stdin: bytes) -> None:
+        spec, env = self.sandbox.spec, {**variables(self.sandbox), **request["env"]}
+        argv = [*WALLS, *(part for item in env.items() for part in ("--setenv", *item))]
         blocks = max(1, spec["file_bytes"] // 512)
         kilobytes = 0 if self.slot.groups else max(1, spec["memory_bytes"] // 1024)
         limits = [str(blocks), str(kilobytes), str(spec["processes"] + SHELL_PROCESSES)]
@@ -87,7 +71,7 @@ class Command:
         fd = source(stdin)
         try:
             fds = [fd, *(stream.theirs for stream in self.streams)]
-            self.slot.start([os.fsencode(part) for part in argv], [*fds, self.sandbox.home.namespace], spec)
+            self.slot.start([os.fsencode(part) for part in argv], [*fds, room.root, room.network], spec)
         finally:
             os.close(fd)
             for stream in self.streams:

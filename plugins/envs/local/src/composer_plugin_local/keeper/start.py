@@ -3,7 +3,8 @@
 Three processes in a row, each of which dies with the one before it: the launcher, which (as root) makes control
 groups and removes them at the end; one that gives up its privileges and unshares; and the keeper itself, first process
 of its pid namespace, so the kernel kills everything below it when it ends. Its socket's end of file is its stop.
-As root everything below the launcher runs as `nobody`: the keeper holds no power over the host.
+As root everything below the launcher runs as `nobody`: the keeper holds no power over the host. Nothing below it has a
+network, so no slip could give one to a command.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import sys
 from typing import Any
 
@@ -61,7 +63,7 @@ def _unshare(settings: dict[str, Any], groups: Groups | None, root: bool) -> Non
         os.setresuid(NOBODY, NOBODY, NOBODY)
         linux.prctl(linux.PR_SET_DUMPABLE, 1)  # else /proc/self/uid_map stays root's
     uid, gid = os.getuid(), os.getgid()
-    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID)
+    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWNET)
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
@@ -80,11 +82,16 @@ def _unshare(settings: dict[str, Any], groups: Groups | None, root: bool) -> Non
 def _lay_base(settings: dict[str, Any]) -> None:
     """A tmpfs over BASE, and in it the tools outside the system's folders (which perhaps only root can reach)."""
     linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
-    tools = {name: os.open(folder, os.O_PATH | os.O_DIRECTORY) for name, folder in settings["tools"].items()}
+    tools = {name: os.open(path, os.O_PATH) for name, path in settings["tools"].items()}
     linux.mount("tmpfs", BASE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")
     for name, fd in tools.items():
-        os.makedirs(f"{BASE}/tools/{name}")
-        linux.mount(f"/proc/self/fd/{fd}", f"{BASE}/tools/{name}", "", linux.MS_BIND | linux.MS_REC)
+        target = f"{BASE}/tools/{name}"
+        os.makedirs(target)
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.mkdir(f"{target}/bin")
+            target = f"{target}/bin/{name}"
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+        linux.mount(f"/proc/self/fd/{fd}", target, "", linux.MS_BIND | linux.MS_REC)
         os.close(fd)
     os.mkdir(f"{BASE}/state")
     os.chmod(f"{BASE}/state", 0o777)
