@@ -213,5 +213,5 @@ BUILT_IN: Mapping[str, Command] = {
     "rm": _remove,
     "chmod": lambda files, argv, stdin: _exited(0),
 }
-OFFERED = frozenset({"python3", "rg", "sh"})
+OFFERED = frozenset({"python3", "rg", "ruff", "sh"})
 """Needs that are granted although nothing interprets them, so that any task set can be tried."""
