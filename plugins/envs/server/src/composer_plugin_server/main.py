@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import tomllib
 from collections.abc import Callable, Sequence
@@ -39,8 +40,15 @@ class Chosen:
 def main(path: Path | None, overrides: Sequence[str], options: Options) -> None:
     settings = load(path, overrides)
     chosen = choose(settings, options)
+    _many_descriptors()
     logging.basicConfig(format="composer-run envd: %(message)s", level=logging.WARNING)
     asyncio.run(_run(settings, chosen))
+
+
+def _many_descriptors() -> None:
+    """As many as this process may have: each client that waits holds a connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _run(settings: Settings, chosen: Chosen) -> None:
