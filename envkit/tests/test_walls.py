@@ -1,7 +1,6 @@
 """Walls around commands: how a command ended is known behind them, and walls that fail are nobody's command."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,11 @@ class Walled(WalledSandbox):
 
     broken: tuple[str, ...] = ()
 
-    def walls(self, cwd: Path) -> list[object]:
-        own = ("--tmpfs", "/tmp", "--bind", self.folder, self.folder, "--proc", "/proc", "--dev", "/dev", *self.broken)
-        return ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", *own, "--chdir", cwd]
+    inside = "/tmp/workspace"
+
+    def walls(self) -> list[object]:
+        own = ("--tmpfs", "/tmp", "--bind", self.folder, self.inside, "--proc", "/proc", "--dev", "/dev", *self.broken)
+        return ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", *own]
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_walls_that_cannot_be_put_up_are_the_backends_failure(run):
         broken = ("--bind", "/no/such/folder", "/x")
 
     class Missing(Walled):
-        def walls(self, cwd):
+        def walls(self):
             return ["no-such-program"]
 
     with pytest.raises(BackendError, match="/no/such/folder"):

@@ -32,9 +32,10 @@ RUNNER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
 os.set_inheritable(3, False)
-n = int(sys.argv[1]) + 2
-env, argv = dict(word.split("=", 1) for word in sys.argv[2:n]), sys.argv[n:]
+n = int(sys.argv[2]) + 3
+env, argv = dict(word.split("=", 1) for word in sys.argv[3:n]), sys.argv[n:]
 try:
+    os.chdir(sys.argv[1])
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", 'exec "$@"', "sh", *argv], env, setsigdef=[13, 25])
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 except (OSError, ValueError) as error:
@@ -56,20 +57,24 @@ class WalledSandbox(FolderSandbox):
     python: str = "python3"
     """The interpreter that runs the runner inside, 3.9 or newer, and looks at no folder of the workspace."""
 
+    inside: str = "/workspace"
+    """Where the walls show the workspace; a command may have closed it, so only the runner goes there."""
+
     def __init__(self, provider: FolderProvider, spec: TemplateSpec, home: Path) -> None:
         super().__init__(provider, spec, home)
         self.home_inside = "/tmp"
 
-    def walls(self, cwd: Path) -> Sequence[object]:
-        """The program with its arguments, up to the command's own, which starts in `cwd`, a folder of the workspace."""
+    def walls(self) -> Sequence[object]:
+        """The program with its arguments, up to the command's own."""
         raise NotImplementedError("put walls around a command")
 
     async def run(self, request: ExecRequest, cwd: Path) -> ExecResult:
         """Raises BackendError if the command was not run."""
         variables = [f"{name}={value}" for name, value in self.environment(request).items()]
-        runner = (self.python, "-ISc", RUNNER, len(variables), *variables, *request.argv)
+        place = Path(self.inside, cwd.relative_to(self.folder))
+        runner = (self.python, "-ISc", RUNNER, place, len(variables), *variables, *request.argv)
         with NamedTemporaryFile() as report:
-            argv = tuple(map(str, (*REPORTED, report.name, *self.walls(cwd), *runner)))
+            argv = tuple(map(str, (*REPORTED, report.name, *self.walls(), *runner)))
             result = await self.processes.run(evolve(request, argv=argv), self.home, {"PATH": self.provider.path})
             return self._told(result, report.read())
 

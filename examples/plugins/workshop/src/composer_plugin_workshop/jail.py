@@ -60,6 +60,5 @@ class Jail(WalledSandbox):
 
     python = str(PYTHON)
 
-    def walls(self, cwd: Path) -> list[object]:
-        place = Path("/workspace", cwd.relative_to(self.folder))
-        return ["bwrap", *WALLS, "--bind", self.folder, "/workspace", "--remount-ro", "/", "--chdir", place, "--"]
+    def walls(self) -> list[object]:
+        return ["bwrap", *WALLS, "--bind", self.folder, self.inside, "--remount-ro", "/", "--chdir", "/", "--"]

@@ -24,5 +24,5 @@ class MyNameSandbox(FolderSandbox):
     """`protocols.SandboxBackend`: its commands yield to whatever else this machine has to do."""
 
     async def run(self, request: ExecRequest, cwd: Path) -> ExecResult:
-        """`nice` becomes the command, so nothing is lost; for a program that stays, use `composer_envkit.WalledSandbox`."""
+        """`nice` becomes the command, so nothing is lost; walls stay: see `composer_envkit.WalledSandbox`."""
         return await super().run(evolve(request, argv=("nice", "-n", "19", *request.argv)), cwd)
