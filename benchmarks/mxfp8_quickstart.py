@@ -1,0 +1,103 @@
+"""What MXFP8's plain torch costs on a CPU in the quickstart: a step of the trainer and one of decoding, beside fp32.
+
+The model is the quickstart's (`hf/tiny-moe`). A step is forward, backward, clipping and AdamW over one micro-batch of
+2000 tokens; decoding is one token for each of 96 rows, or of 1, behind 160 others. Both precisions are measured in
+turns in one process, and the median of each counts. A ratio of 0.5 is twice the time.
+
+    python benchmarks/mxfp8_quickstart.py [--threads 2] [--repeats 15]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from results import Results, Row, medians, parser, seconds, versions_of
+
+from composer_core import BuildContext
+from composer_core.tensors import token_logprobs
+from composer_plugin_hf.config import ExpertsConfig, TinyMoeConfig
+from composer_plugin_hf.presets import build_tiny_moe
+from composer_plugin_mxfp8.config import MXFP8Config
+from composer_plugin_mxfp8.factory import build
+
+ROWS, TOKENS = 16, 125
+PAST = 160
+
+
+def policy(kernel: Any = None) -> Any:
+    """The quickstart's model, with its own experts or with `kernel`."""
+    context = BuildContext(Path(), seed=1, get=lambda _kind: kernel)
+    return build_tiny_moe(TinyMoeConfig(experts=ExpertsConfig("mxfp8/experts" if kernel else None)), context)
+
+
+def training(model: Any) -> Callable[[], None]:
+    """One step of the trainer."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.0)
+    ids_BT = torch.randint(1024, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
+    lengths_B = torch.full((ROWS,), TOKENS)
+
+    def step() -> None:
+        hidden_ND = model.trunk(ids_BT, lengths_B).hidden_BTD[:, :-1].flatten(0, 1)
+        loss = -token_logprobs(model.logits(hidden_ND), ids_BT[:, 1:].flatten()).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def decoding(model: Any, rows: int) -> Callable[[], None]:
+    """One token for each row."""
+    cache = model.new_cache(rows, PAST + 8)
+    slots_B, one_B = torch.arange(rows), torch.ones(rows, dtype=torch.int64)
+    ids_BT = torch.randint(1024, (rows, PAST + 1), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        model.trunk(ids_BT[:, :PAST], one_B * PAST, cache=cache, slots_B=slots_B, past_B=one_B * 0)
+
+    def step() -> None:
+        with torch.inference_mode():
+            out = model.trunk(ids_BT[:, PAST:], one_B, cache=cache, slots_B=slots_B, past_B=one_B * PAST)
+            model.logits(out.hidden_BTD[:, 0])
+
+    return step
+
+
+def compared(calls: list[Callable[[], None]], repeats: int) -> tuple[float, float]:
+    """Median milliseconds of each, taken in turns, after three turns to warm up."""
+    acts = {str(number): lambda call=call: seconds(call) * 1e3 for number, call in enumerate(calls)}
+    medians(acts, 3)
+    ours, theirs = medians(acts, repeats).values()
+    return ours, theirs
+
+
+def main() -> int:
+    """Three rows: a trainer's step with all threads, decoding on one, as the sampler does."""
+    options = parser(__doc__)
+    options.add_argument("--threads", type=int, default=2, help="of the trainer's step")
+    options.add_argument("--repeats", type=int, default=15)
+    given = options.parse_args()
+    models = policy(build(MXFP8Config(), BuildContext(Path()))), policy()
+    cases = {
+        "trainer's step, 2000 tokens": (given.threads, [training(model) for model in models], "ratio >= 0.5"),
+        "decoding, 96 rows": (1, [decoding(model, 96) for model in models], "ratio >= 0.333"),
+        "decoding, 1 row": (1, [decoding(model, 1) for model in models], "ratio >= 0.333"),
+    }
+    repeats = 1 if given.quick else given.repeats
+    rows = []
+    for what, (threads, calls, target) in cases.items():
+        torch.set_num_threads(threads)
+        ours, theirs = compared(calls, repeats * (1 if "step" in what else 10))
+        rows.append(Row(f"{what}, threads: {threads}", ours, "ms", theirs, "fp32 experts of hf", target))
+    title = "MXFP8 in plain torch on a CPU, in the quickstart's model"
+    return Results("mxfp8_quickstart", title, rows, versions=versions_of("torch", "composer-plugin-mxfp8")).finish(
+        given
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
