@@ -7,7 +7,8 @@ venv=$1
 shift
 PATH=$PATH:/usr/sbin # where dockerd is
 declare -A package=([bwrap]=bubblewrap [dockerd]=docker.io [rg]=ripgrep [chromium]=chromium
-    [qemu-system-x86_64]=qemu-system-x86 [debootstrap]=debootstrap [mksquashfs]=squashfs-tools [busybox]=busybox-static)
+    [qemu-system-x86_64]=qemu-system-x86 [debootstrap]=debootstrap [mksquashfs]=squashfs-tools [busybox]=busybox-static
+    [lz4]=lz4)
 declare -A loss=(
     [bwrap]="sandboxes in namespaces: runs that use local/namespaces refuse to start"
     [dockerd]="tests of sandboxes in containers, which start an engine of their own and fail without it"
@@ -17,6 +18,7 @@ declare -A loss=(
     [debootstrap]="making the image of virtual machines"
     [mksquashfs]="making the image of virtual machines"
     [busybox]="making the image of virtual machines"
+    [lz4]="the kernel of virtual machines for Firecracker, and tests of it, which fail without it"
 )
 
 missing=()

@@ -17,6 +17,7 @@ from strict import jailer
 from composer_core.errors import BackendError, ConfigError
 from composer_plugin_microvm import firecracker_driver, jail, memory, vmlinux
 from composer_plugin_microvm.config import FirecrackerConfig
+from composer_plugin_microvm.firecracker import counted
 from composer_plugin_microvm.jail import Jail, RunFolder
 
 
@@ -168,6 +169,20 @@ def test_what_is_zero_takes_no_room(tmp_path: Path) -> None:
     assert os.fstat(target).st_blocks * 512 <= memory.PIECE_BYTES < os.fstat(source).st_blocks * 512
     os.close(source)
     os.close(target)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (b'{"vcpu": {"failures": 2, "exit_io_in": 0}, "net": {"fails": 5}}\n', "vcpu.failures=2"),
+        (b'{"vcpu": {"failures": 1}}\n{"seccomp": {"num_faults": 3}}\n{"vcpu": {"fail', "seccomp.num_faults=3"),
+        (b'{"vcpu": {"failures": 0}}\n', ""),
+        (b'[1]\n{"vcpu": 1}\nnonsense\n' + b"[" * 99_999, ""),
+        (b"", ""),
+    ],
+)
+def test_counters_of_faults_are_told_and_no_others(said: bytes, found: str) -> None:
+    assert counted(said) == found
 
 
 # --- the kernel ---------------------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ import pytest
 from attrs import evolve
 from machines import SPEC, TREE, act, forked, output, sh
 
-from composer_core.errors import PathError, SandboxUnreachable
+from composer_core.errors import BackendError, PathError, SandboxUnreachable
 from composer_core.protocols import Failed
+from composer_plugin_microvm import vsock
 from composer_plugin_microvm.jail import RunFolder
 
 CHECK = "md5sum -c --quiet sums && cat said"
@@ -116,11 +117,15 @@ def test_a_machine_is_jailed_as_a_user_of_its_own_and_can_write_nothing_that_oth
     act(action, booted)
 
 
+def child_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
 def jailed(outer: int) -> int:
     """The process that the jailer has become, below those that end it."""
     inner = outer
-    while children := Path(f"/proc/{inner}/task/{inner}/children").read_text().split():
-        inner = int(children[0])
+    while True:
+        inner = child_of(inner)
         if Path(f"/proc/{inner}/comm").read_text().strip() in ("firecracker", "jailer"):
             break
     return inner
@@ -139,9 +144,9 @@ def test_a_run_leaves_nothing_and_the_next_removes_what_a_killed_one_left(booted
     script = """
 import asyncio, os, sys, time
 from machines import create, new_provider
-from composer_plugin_microvm import firecracker_driver
+from composer_plugin_microvm import firecracker_driver, provider
 from composer_plugin_microvm.config import FirecrackerConfig
-firecracker_driver.KVM = "/dev/null"
+firecracker_driver.KVM, provider.STEP_BYTES = "/dev/null", 1 << 30
 async def main():
     config = FirecrackerConfig(firecracker=sys.argv[1], jailer=sys.argv[2], cache=sys.argv[3])
     sandbox = await create(new_provider(config))
@@ -175,9 +180,22 @@ def test_a_guest_that_ends_itself_is_lost_and_a_machine_that_the_host_loses_is_n
         assert (result.status, result.stdout) == ("lost", b"so far\n")
         with pytest.raises(PathError):
             await sandbox.read("a.txt", 10)
-        os.killpg(other.machine.process.pid, signal.SIGKILL)
-        with pytest.raises(SandboxUnreachable):
+        os.kill(child_of(jailed(other.machine.process.pid)), signal.SIGKILL)
+        with pytest.raises(SandboxUnreachable, match=r"the strict server runs(.|\n)*vcpu\.failures=1"):
             await sh(other, "true")
+
+    act(action, booted)
+
+
+def test_an_agent_that_is_not_reached_again_has_been_broken_by_its_guest(booted, monkeypatch) -> None:
+    async def nobody(*words: object) -> None:
+        raise BackendError("a machine's agent cannot be reached")
+
+    async def action(sandbox, provider):
+        monkeypatch.setattr(vsock, "connect", nobody)
+        (child,) = await sandbox.fork(1)
+        assert isinstance(child, Failed) and not child.retryable
+        assert (await sh(sandbox, "true")).status == "lost"
 
     act(action, booted)
 

@@ -43,6 +43,9 @@ class Monitor(Protocol):
         The rest is in what is returned: it blocks, is called once, and the machine goes on beside it.
         """
 
+    async def last_words(self) -> str:
+        """What it and its guest said last, for whoever has to find out why it ended."""
+
     def guest_ended_itself(self) -> bool:
         """Whether the guest stopped its machine (a panic, a reset), which no fault of the host looks like."""
 

@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from composer_core.errors import BackendError
 from composer_plugin_microvm import rest, vsock
@@ -41,6 +40,9 @@ READY_S = 20.0
 TRY_S = 0.002
 REACH_S = 20.0
 """How long the agent of a machine that goes on may take to be reached again."""
+LAST_BYTES = 2000
+FAULTS = ("seccomp", "signals", "vcpu", "vmm")
+"""Groups of metrics whose counters are of what befell Firecracker (docs/metrics.md)."""
 GUEST_CID = 3
 """Of every machine: numbers of vsock are a machine's own here."""
 
@@ -66,7 +68,7 @@ class Firecracker:
         """Raises OSError."""
         folder = jail.root if jail.user < 0 else Path("/")  # the jailer brings it to its root
         try:
-            process = Process(words, cwd=folder, heard=(jail.heard[LOG],))
+            process = Process(words, cwd=folder)
         except BaseException:
             jail.close()
             raise
@@ -77,7 +79,7 @@ class Firecracker:
         end = time.monotonic() + READY_S
         while not rest.there(self._jail.fd, API):
             if self.process.ended.done() or time.monotonic() > end:
-                raise BackendError("Firecracker did not start", found=await self.process.last_words())
+                raise BackendError("Firecracker did not start")
             await asyncio.sleep(TRY_S)
         await self.api.ask("PUT", "/logger", {"log_path": LOG, "level": "Warning"})
         await self.api.ask("PUT", "/metrics", {"metrics_path": METRICS})
@@ -123,9 +125,11 @@ class Firecracker:
             raise
         try:
             await self._reach(REACH_S)
-        except BaseException:
+        except BaseException as error:
             for fd in (before, saved, devices):
                 _close(fd)
+            if isinstance(error, BackendError) and not self.process.ended.done():
+                raise TimeoutError("its agent is not reached again") from error  # which is its guest's doing
             raise
         return lambda: self._merge(before, saved, devices)
 
@@ -136,7 +140,6 @@ class Firecracker:
 
     async def write(self, kind: str) -> tuple[int, int]:
         """Descriptors of memory and devices of a stopped machine."""
-        self._jail.forget()
         what = {"snapshot_type": kind, "snapshot_path": SAVED_DEVICES, "mem_file_path": SAVED_MEMORY}
         await self.api.ask("PUT", "/snapshot/create", what)
         saved = self._jail.take(SAVED_MEMORY, self.ram_bytes)
@@ -162,12 +165,11 @@ class Firecracker:
         said = await self.api.ask("GET", "/version")
         return f"v{said['firecracker_version'].removeprefix('v')}"
 
-    async def metrics(self) -> dict[str, Any]:
-        """What Firecracker has counted since it was last asked."""
-        await self.api.ask("PUT", "/actions", {"action_type": "FlushMetrics"})
-        lines = os.read(self._jail.heard[METRICS], 1 << 20).splitlines()
-        found = json.loads(lines[-1]) if lines else {}
-        return found if isinstance(found, dict) else {}
+    async def last_words(self) -> str:
+        """The end of its log, and which of its counters of faults are not zero: it writes them when it ends."""
+        said = await self.process.last_words()
+        log = self._jail.said(LOG)[-LAST_BYTES:].decode(errors="replace")
+        return "\n".join(filter(None, [said, log.strip(), counted(self._jail.said(METRICS))]))
 
     def guest_ended_itself(self) -> bool:
         """Firecracker ends with 0 when its guest resets, as a panic does here, and not when it fails itself."""
@@ -184,6 +186,18 @@ class Firecracker:
             self._before = -1
             self._jail.close()
             self._gone()
+
+
+def counted(said: bytes) -> str:
+    """Counters of faults that are not zero, of the last whole line of metrics."""
+    for line in reversed(said.splitlines()):
+        try:
+            found = json.loads(line)
+            pairs = [(group, *pair) for group in FAULTS for pair in found.get(group, {}).items()]
+        except (ValueError, AttributeError, RecursionError):
+            continue
+        return " ".join(f"{group}.{name}={count}" for group, name, count in pairs if type(count) is int and count)
+    return ""
 
 
 def _close(fd: int) -> None:

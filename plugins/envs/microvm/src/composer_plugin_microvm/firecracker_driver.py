@@ -148,7 +148,7 @@ async def ended_if_it_fails(monitor: Firecracker) -> AsyncIterator[None]:
     try:
         yield
     except BaseException as error:
-        said = await monitor.process.last_words() if isinstance(error, Exception) else ""
+        said = await monitor.last_words() if isinstance(error, Exception) else ""
         await monitor.close()
         if isinstance(error, BackendError):
             found = f"{error.fields.get('found', '')} {said}".strip()

@@ -17,6 +17,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
@@ -33,6 +34,7 @@ SAVED_MEMORY, SAVED_DEVICES = "saved-memory", "saved-devices"
 PIPE_BYTES = 1 << 18
 """What a log or metrics hold until they are read; more is dropped by Firecracker, which never waits."""
 MAX_DEVICES = 64 << 20
+TRIES, TRY_S = 20, 0.05
 FICLONE = 0x40049409
 """ioctl(2): share the blocks of another file (include/uapi/linux/fs.h); btrfs and XFS can."""
 
@@ -49,7 +51,7 @@ class Kept:
         return sum(os.stat(self.folder / name).st_blocks * 512 for name in ("mem", "state"))
 
     def close(self) -> None:
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)  # it may have gone with the run
 
 
 class RunFolder:
@@ -103,7 +105,7 @@ class RunFolder:
     def close(self) -> None:
         """Safe twice."""
         if self._lock >= 0:
-            shutil.rmtree(self.path)
+            _remove(self.path)
             os.close(self._lock)
             self._lock = -1
 
@@ -123,6 +125,16 @@ def _remove_left(above: Path) -> None:
             continue
         finally:
             os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    """A capture that nobody waits for any more may still be written into it."""
+    for _ in range(TRIES):
+        with suppress(OSError):
+            shutil.rmtree(path)
+            return
+        time.sleep(TRY_S)
+    shutil.rmtree(path)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -176,11 +188,11 @@ class Jail:
         fcntl.fcntl(found, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         return found
 
-    def forget(self) -> None:
-        """Nothing saved before may be what is saved next."""
-        for name in (SAVED_MEMORY, SAVED_DEVICES):
-            with suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self.fd)
+    def said(self, name: str) -> bytes:
+        """What has been written into a pipe since it was last asked."""
+        with suppress(OSError, KeyError):
+            return os.read(self.heard[name], PIPE_BYTES)
+        return b""
 
     def take(self, name: str, most: int) -> int:
         """A descriptor of what the machine has saved, whose name is gone then. It was written by whoever is jailed."""
@@ -202,6 +214,7 @@ class Jail:
         for fd in (self.fd, *self.heard.values()):
             os.close(fd)
         self.fd = -1
+        self.heard.clear()
         shutil.rmtree(self._folder)
         _remove_groups(self.id)
 
@@ -223,7 +236,7 @@ def words(jail: Jail, program: Path, jailer: str, groups: Sequence[str], version
     """
     outer = ["unshare", "--pid", "--net", "--fork", "--kill-child=KILL", "--", "sh", "-c", '"$@" & wait "$!"', "sh"]
     who = ["--id", jail.id, "--uid", str(jail.user), "--gid", str(jail.user)]
-    limits = ["--resource-limit", f"fsize={ram_bytes + MAX_DEVICES}", "--resource-limit", "no-file=256"]
+    limits = ["--resource-limit", f"fsize={ram_bytes + MAX_DEVICES}", "--resource-limit", "no-file=1024"]
     if version:
         limits += ["--cgroup-version", str(version), "--parent-cgroup", "composer"]
         limits += [word for group in groups for word in ("--cgroup", group)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from contextlib import suppress
 from typing import Any
 
 from composer_core.errors import BackendError
@@ -45,7 +46,7 @@ class Machine:
         return self.monitor.ram_bytes
 
     async def last_words(self) -> str:
-        return await self.monitor.process.last_words()
+        return await self.monitor.last_words()
 
     # --- who it is ------------------------------------------------------------------------------------------------
 
@@ -91,7 +92,8 @@ class Machine:
                 await self.hold()
                 rest = await self.monitor.save()
             except BaseException:
-                await self._release()
+                with suppress(Broken, TimeoutError):  # which say no more than what is raised
+                    await self._release()
                 raise
             made = asyncio.ensure_future(asyncio.to_thread(rest))
             try:

@@ -27,9 +27,8 @@ class Process:
         fds: Sequence[int] = (),
         confined: Sequence[str] = (),
         cwd: Path = Path("/"),
-        heard: Sequence[int] = (),
     ) -> None:
-        """`confined` are further words of `setpriv`, `heard` further pipes that it writes into. Raises OSError."""
+        """`confined` are further words of `setpriv`. Raises OSError."""
         self.popen = subprocess.Popen(
             ["setpriv", "--no-new-privs", "--pdeathsig", "KILL", *confined, "--", *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=tuple(fds), cwd=cwd,
@@ -39,7 +38,6 @@ class Process:
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = loop.create_future()
         """Its exit status once it has ended; negative for a signal."""
-        self._heard = tuple(heard)
         self._pidfd = os.pidfd_open(self.pid)
         loop.add_reader(self._pidfd, self._reap)
         self._pipes = [pipe for pipe in (self.popen.stderr, self.popen.stdout) if pipe]
@@ -57,7 +55,6 @@ class Process:
         """What it printed last, and its guest on the console."""
         await asyncio.wait([self.ended], timeout=0.2)
         found = [pipe.read(1 << 16) or b"" for pipe in self._pipes if not pipe.closed]
-        found += [_read(fd) for fd in self._heard]
         return b"\n".join(text[-LAST_BYTES:] for text in found).decode(errors="replace").strip()
 
     async def close(self) -> None:
@@ -77,11 +74,3 @@ class Process:
         pipe = self._pipes[0]
         while not pipe.closed and pipe.read(1 << 16) != b"" and time.monotonic() < end:
             await asyncio.sleep(0.001)
-
-
-def _read(fd: int) -> bytes:
-    """What is in a pipe now, if anybody could still say something in it."""
-    try:
-        return os.read(fd, 1 << 16)
-    except OSError:
-        return b""

@@ -130,6 +130,9 @@ class Qemu:
             raise
         return self
 
+    async def last_words(self) -> str:
+        return await self.process.last_words()
+
     def guest_ended_itself(self) -> bool:
         self.qmp.drain()
         return self.qmp.end_reason in GUEST_ENDS

@@ -18,7 +18,7 @@ class Bridge:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._number = 0
+        self._number = self._cuts = 0
         self._guest: asyncio.StreamWriter | None = None
         self._opened: dict[int, asyncio.Future[bool]] = {}
         self._hosts: dict[int, asyncio.StreamWriter] = {}
@@ -35,9 +35,16 @@ class Bridge:
         task = asyncio.ensure_future(self._hear(reader))
         self._tasks.add(task)
 
-    def reset(self) -> None:
-        """The guest closes all; the host's ends stay open and hear nothing more, which is the worst that may be."""
+    def cut(self) -> None:
+        """The machine is saved: by turns the host's ends are closed at once, or stay open and hear nothing more."""
+        self._cuts += 1
+        for writer in self._hosts.values():
+            if self._cuts % 2:
+                writer.close()
         self._hosts.clear()
+
+    def reset(self) -> None:
+        """The machine goes on: the guest closes all that was open."""
         self._send(b"R", 0)
 
     def _send(self, kind: bytes, number: int, data: bytes = b"") -> None:

@@ -136,7 +136,8 @@ class Vm:
             self.bridge.reset()
             self.reset_due = False
 
-    async def save(self, kind: str, state: str, mem: str, tracked: bool) -> None:
+    async def save(self, kind: str, state: str, mem: str) -> None:
+        self.bridge.cut()
         devices = await self._devices()
         self.info |= {"magic": MAGIC, "crc": zlib.crc32(devices)}
         Path(_inside(state)).write_bytes(json.dumps(self.info).encode() + b"\n" + devices)
@@ -145,7 +146,7 @@ class Vm:
             if os.fstat(target).st_size != self.hardware.ram_bytes:
                 os.truncate(target, 0)
             os.truncate(target, self.hardware.ram_bytes)
-            await asyncio.to_thread(self._memory, kind == "Full" or not self.loaded, tracked, target)
+            await asyncio.to_thread(self._memory, kind == "Full" or not self.loaded, target)
         finally:
             os.close(target)
         self.reset_due = True
@@ -161,7 +162,7 @@ class Vm:
         os.close(fd)
         return data
 
-    def _memory(self, whole: bool, tracked: bool, target: int) -> None:
+    def _memory(self, whole: bool, target: int) -> None:
         if whole:
             memory.copy_sparse(self.ram, target)
         if not self.loaded:
@@ -172,7 +173,7 @@ class Vm:
                 data = os.pread(delta.fd, PAGE, place)
                 place += PAGE
                 digest = hashlib.blake2b(data, digest_size=16).digest()
-                if whole or not tracked or self._seen.get(at) != digest:
+                if whole or self._seen.get(at) != digest:
                     os.pwrite(target, data, at)
                 self._seen[at] = digest
         delta.close()
