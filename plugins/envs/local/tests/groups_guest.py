@@ -32,7 +32,7 @@ class Trial:
         if self.groups is None:
             say(groups=None)
             return
-        slot = Slot(0, self.groups)
+        slot = Slot(0, self.groups, "/usr/bin/env")
         say(
             groups=os.path.dirname(self.groups.memory),
             version=self.groups.version,
@@ -47,10 +47,11 @@ class Trial:
 
     def run(self, slot, *argv):
         """[wait status, whether the kernel killed for memory, what it printed]; 64 MiB and ten processes."""
-        out, null, own = Stream(1000), os.open("/dev/null", os.O_RDWR), os.open("/proc/self/ns/mnt", os.O_RDONLY)
-        words = ["/usr/bin/env", "PATH=/usr/bin:/bin", *argv]
+        out, null = Stream(1000), os.open("/dev/null", os.O_RDWR)
+        own = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("mnt", "net")]
+        words = ["env", "PATH=/usr/bin:/bin", *argv]
         spec = {"memory_bytes": 64 << 20, "processes": 10}
-        slot.start([word.encode() for word in words], [null, out.theirs, null, null, own], spec)
+        slot.start([word.encode() for word in words], [null, out.theirs, null, null, *own], spec)
         os.close(out.theirs)
         while (message := receive(slot.channel)[0])[:1] == b"P":
             continue

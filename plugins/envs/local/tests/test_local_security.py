@@ -107,6 +107,71 @@ def test_no_power_is_held_and_none_can_be_gained() -> None:
     assert "unshare failed" in found and "mount: " in found
 
 
+def test_a_network_is_a_sandboxs_own_and_the_keeper_has_none() -> None:
+    listen = (
+        "import socket; a, b = socket.socket(), socket.socket(socket.AF_UNIX); a.bind(('127.0.0.1', 4321)); "
+        "b.bind('\\0here'); a.listen(); b.listen(); open('ready', 'w'); a.accept(); b.accept()"
+    )
+    connect = (
+        "import socket; a, b = socket.socket(), socket.socket(socket.AF_UNIX); "
+        "print(a.connect_ex(('127.0.0.1', 4321)), b.connect_ex('\\0here'))"
+    )
+
+    async def action(sandbox: NamespacesSandbox, provider: NamespacesProvider) -> None:
+        other = await create(provider)
+        listening = asyncio.ensure_future(sandbox.exec(ExecRequest(("python3", "-S", "-c", listen), timeout_s=20)))
+        while "ready" not in [entry.name for entry in await sandbox.list("")]:
+            await asyncio.sleep(0.01)
+        found = [await each.exec(ExecRequest(("python3", "-S", "-c", connect))) for each in (other, sandbox)]
+        assert [result.stdout for result in found] == [b"111 111\n", b"0 0\n"]
+        assert (await listening).exit_code == 0
+        host, keepers = os.readlink("/proc/self/ns/net"), []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if b"keeper.start" in (path / "cmdline").read_bytes():
+                    keepers.append(os.readlink(path / "ns/net"))
+        assert keepers.count(host) <= len(keepers) // 3, "launchers alone, which start nothing but what leaves it"
+
+    act(action)
+
+
+def test_devices_and_terminals_work_and_none_can_be_added() -> None:
+    script = (
+        "echo x > /dev/null; head -c 4 /dev/zero | od -An -tx1; head -c 8 /dev/urandom | wc -c; "
+        "python3 -S -c 'import os, pty; a, b = pty.openpty(); os.write(b, b\"typed\"); print(os.read(a, 9))'; "
+        "mknod /tmp/sda b 8 0 2>/dev/null || echo none; ls /dev/pts"
+    )
+    assert output(script).split() == ["00"] * 4 + ["8", "b'typed'", "none", "ptmx"]
+
+
+def test_mounts_cannot_be_changed_and_nothing_lies_bare_below_them() -> None:
+    acts = (
+        "mount -o remount,rw /",
+        "mount -o remount,rw /usr",
+        "umount -l /proc",
+        "mount --bind /usr /tmp",
+        "touch /usr/x",
+    )
+    assert output("".join(f"{act} 2>/dev/null && echo done;" for act in acts)) == ""
+    mounted = output("cat /proc/self/mountinfo")
+    rows = {line.split()[4]: line.split()[5].split(",") for line in mounted.splitlines()}
+    writable = {path for path, options in rows.items() if "rw" in options and not path.startswith(("/proc", "/dev/"))}
+    assert writable == {"/tmp", "/workspace"}
+    assert all("nosuid" in options for options in rows.values())
+    assert {path for path, options in rows.items() if "nodev" not in options} <= {
+        "/dev", "/dev/pts", *(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty"))
+    }  # fmt: skip
+
+
+def test_shared_memory_of_a_command_ends_with_it() -> None:
+    async def action(sandbox: NamespacesSandbox, provider: NamespacesProvider) -> None:
+        made = await sh(sandbox, "ipcmk -M 100000 -Q; ipcs -m | grep -c 100000; hostname")
+        assert made.stdout.splitlines()[-2:] == [b"1", b"sandbox"], made
+        assert (await sh(sandbox, "ipcs -mq | grep -c '^0x'")).stdout == b"0\n"
+
+    act(action)
+
+
 def test_no_descriptor_of_the_keeper_is_inherited() -> None:
     assert output("ls /proc/self/fd").split() == ["0", "1", "2", "3"]  # 3 is the folder that ls reads
 

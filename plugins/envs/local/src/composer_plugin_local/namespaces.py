@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -214,7 +213,7 @@ def outside_tools() -> dict[str, str]:
     ripgrep = shutil.which("rg")
     if ripgrep and not shutil.which("rg", path=SYSTEM):
         tools["rg"] = os.path.dirname(os.path.dirname(os.path.realpath(ripgrep)))
-    ruff = shutil.which("ruff", path=sysconfig.get_path("scripts"))
+    ruff = shutil.which("ruff", path=os.path.dirname(sys.executable))
     if ruff and not shutil.which("ruff", path=SYSTEM):
         tools["ruff"] = os.path.realpath(ruff)  # the program alone: beside it lies all that this process imports
     return tools

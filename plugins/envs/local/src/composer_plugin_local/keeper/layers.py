@@ -16,10 +16,13 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import ENOSPC
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from composer_envkit.agent import files, linux
 from composer_plugin_local.keeper.copying import lay_below
+
+if TYPE_CHECKING:
+    from composer_plugin_local.keeper.rooms import Room
 
 INODES_PER_SANDBOX = 1 << 14
 LEVELS = 32
@@ -213,6 +216,8 @@ class Sandbox:
         self.commands: set[Any] = set()
         self.destroyed_by: int | None = None
         """Number of the destroy request that waits for the last command."""
+        self.room: Room | None = None
+        """Where commands run, from the first on; it goes with the home."""
         self.home = _shown(Home(live, state))
         self.state = state.hold()
 
@@ -262,6 +267,7 @@ class Sandbox:
     def _stack_on(self, state: State, own: int) -> None:
         """Go on in a new home above `state`, which holds what the old one does; or, failing that, in the old one."""
         old = self.home
+        self._leave_room()
         try:
             old.hide()
             self.home = _shown(Home(old.live, state, own))
@@ -292,7 +298,13 @@ class Sandbox:
             copy.close()
             raise
 
+    def _leave_room(self) -> None:
+        room, self.room = self.room, None
+        if room is not None:
+            room.close()
+
     def close(self) -> None:
+        self._leave_room()
         self.home.close()
         self.state.drop()
 

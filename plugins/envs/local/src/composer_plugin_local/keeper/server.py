@@ -22,8 +22,9 @@ from composer_envkit.agent.streams import Stream
 from composer_plugin_local.keeper import wire
 from composer_plugin_local.keeper.cgroups import Groups
 from composer_plugin_local.keeper.changes import changes
-from composer_plugin_local.keeper.commands import Command, jail
+from composer_plugin_local.keeper.commands import Command
 from composer_plugin_local.keeper.layers import LEVELS, Sandbox, State, Store, Template, used_bytes
+from composer_plugin_local.keeper.rooms import Room
 from composer_plugin_local.keeper.slots import Slot, receive
 
 
@@ -53,7 +54,7 @@ class Server:
         self.waiting: deque[tuple[Sandbox, dict[str, Any], bytes, int]] = deque()
         self.open = True
         self.store = Store(state, settings["store_bytes"])
-        for name in ("templates", *(f"live/{level}" for level in range(LEVELS + 1))):
+        for name in ("templates", "room", *(f"live/{level}" for level in range(LEVELS + 1))):
             os.makedirs(f"{state}/{name}")
 
     # --- the loop ---------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ class Server:
             self._start(sandbox, slot, header, stdin)
 
     def _new_slot(self) -> Slot:
-        slot = Slot(self.slots, self.groups)
+        slot = Slot(self.slots, self.groups, self.settings["bwrap"])
         self.slots += 1
         return slot
 
@@ -251,12 +252,16 @@ class Server:
         for stream in command.streams:
             self._watch(stream.fd, self._drainer(stream))
         try:
-            words = jail(sandbox, self.settings["bwrap"], self.tools, self.settings["hidden"])
-            command.start(words, header, stdin)
+            command.start(self._room(sandbox), header, stdin)
         except OSError as error:
             self._unwatch(command)
             command.refused(error.errno or 0)
             self._over(command, dead=True)
+
+    def _room(self, sandbox: Sandbox) -> Room:
+        if sandbox.room is None:
+            sandbox.room = Room(sandbox.home, f"{self.state}/room", self.tools, self.settings["hidden"])
+        return sandbox.room
 
     def _watch(self, source: Any, action: Callable[[], None]) -> None:
         self.selector.register(source, selectors.EVENT_READ, action)

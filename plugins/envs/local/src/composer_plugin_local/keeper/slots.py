@@ -19,6 +19,7 @@ from composer_envkit.agent import linux
 from composer_plugin_local.keeper.cgroups import Groups
 
 STATUS_FD = 9
+NAMESPACES = (("mnt", linux.CLONE_NEWNS), ("net", linux.CLONE_NEWNET))
 EXTRA_PROCESSES = 6
 """The slot itself, bubblewrap's two, the shell that sets limits, and two to spare."""
 
@@ -36,14 +37,15 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
 class Slot:
     """The keeper's end of one slot. Messages from it: P with a pidfd, then X with a wait status, or E with an errno."""
 
-    def __init__(self, number: int, groups: Groups | None) -> None:
+    def __init__(self, number: int, groups: Groups | None, program: str) -> None:
+        """`program` is what commands are started with; their first word is only its name."""
         self.name = f"slot-{number}"
         self.groups = groups
         self.kills = 0
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if self.pid == 0:
-            _run(theirs, groups, self.name)
+            _run(theirs, groups, self.name, program)
         theirs.close()
         self.channel = ours
         if ours.recv(1) != b"R":
@@ -52,7 +54,7 @@ class Slot:
             self.kills = groups.kills(self.name)
 
     def start(self, argv: list[bytes], fds: list[int], spec: dict[str, Any]) -> None:
-        """Start a command; `fds` are its stdin, stdout, stderr and status pipe, and its sandbox's mount namespace."""
+        """Start a command; `fds` are its stdin, stdout, stderr and status pipe, and its room's namespaces."""
         if self.groups:
             self.groups.limit(self.name, spec["memory_bytes"], spec["processes"] + EXTRA_PROCESSES)
         text = os.memfd_create("argv")
@@ -79,7 +81,7 @@ class Slot:
             return
 
 
-def _run(channel: socket.socket, groups: Groups | None, name: str) -> None:
+def _run(channel: socket.socket, groups: Groups | None, name: str, program: str) -> None:
     try:
         own = channel.detach()
         os.dup2(own, 3)
@@ -93,30 +95,33 @@ def _run(channel: socket.socket, groups: Groups | None, name: str) -> None:
         if groups:
             groups.join(name)
         channel.send(b"R")
-        base = os.open("/proc/self/ns/mnt", os.O_RDONLY)
-        while _serve_one(channel, base):
+        path = f"/proc/self/fd/{os.open(program, os.O_PATH | os.O_CLOEXEC)}"
+        base = [(os.open(f"/proc/self/ns/{name}", os.O_RDONLY), kind) for name, kind in NAMESPACES]
+        while _serve_one(channel, path, base):
             pass
     except BaseException as error:
         sys.stderr.write(f"slot: {error}\n")
     os._exit(0)
 
 
-def _serve_one(channel: socket.socket, base: int) -> bool:
+def _serve_one(channel: socket.socket, path: str, base: list[tuple[int, int]]) -> bool:
     message, fds = receive(channel)
     if not message:
         return False
-    stdin, stdout, stderr, status, namespace, text = fds
+    stdin, stdout, stderr, status, root, network, text = fds
     size = os.fstat(text).st_size
     argv = os.pread(text, size, 0).split(b"\0")
     actions = [(os.POSIX_SPAWN_DUP2, fd, at) for fd, at in ((stdin, 0), (stdout, 1), (stderr, 2), (status, STATUS_FD))]
     try:
-        linux.setns(namespace, linux.CLONE_NEWNS)
-        pid = os.posix_spawn(argv[0], argv, {}, file_actions=actions)
+        linux.setns(network, linux.CLONE_NEWNET)
+        linux.setns(root, linux.CLONE_NEWNS)
+        pid = os.posix_spawn(path, argv, {}, file_actions=actions)
     except OSError as error:
         channel.send(b"E" + struct.pack("!i", error.errno or 0))
         return True
     finally:
-        linux.setns(base, linux.CLONE_NEWNS)
+        for fd, kind in base:
+            linux.setns(fd, kind)
         for fd in fds:
             os.close(fd)
     handle = os.pidfd_open(pid)
