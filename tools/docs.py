@@ -11,13 +11,14 @@ comments, the first of which names a function of this module and its words:
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ WIDTH = 78
 def keys(name: str) -> str:
     """The table of a class of `composer_core.config`, or of `Limits`."""
     return table_of(Limits if name == "Limits" else getattr(run_config, name))
+
+
+def class_tables(module: str, *names: str) -> str:
+    """Tables of classes of a plugin's module, each below the first line of its docstring."""
+    classes = [getattr(import_module(module), name) for name in names]
+    return "\n\n".join(f"{inspect.getdoc(cls).splitlines()[0]}\n\n{table_of(cls)}" for cls in classes)  # type: ignore[union-attr]
 
 
 def settings(*plugins: str) -> str:
@@ -189,6 +196,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "budget": budget,
     "budgets": budgets,
     "keys": keys,
+    "class_tables": class_tables,
     "settings": settings,
     "help": help_texts,
     "directory": directory,

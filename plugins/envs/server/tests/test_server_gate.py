@@ -16,8 +16,8 @@ CALM = Pressure(100 * MIB, 90 * MIB, 2, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def gate(pressure: Pressure = CALM, **limits) -> Gate:
-    given = {"sandboxes": 4, "starts": 4, "free_bytes": 0, **limits}
-    return Gate(Admission(**given), 100 * MIB, pressure=pressure)
+    given = {"sandboxes": 4, "starts": 4, "memory_bytes": 100 * MIB, "free_bytes": 0, **limits}
+    return Gate(Admission(**given), pressure=pressure)
 
 
 def one(bytes_: int = MIB) -> Claim:
@@ -227,6 +227,12 @@ def test_the_limit_of_a_control_group_counts_where_it_is_lower(tmp_path, limit):
     for text, total in (("500000", 500_000), ("max", 1024_000), ("9223372036854771712", 1024_000)):
         path.write_text(f"{text}\n")
         assert Machine(tmp_path).look().total_bytes == total
+
+
+def test_what_is_left_to_the_machine_is_of_its_cores_and_memory():
+    given = Admission().on(Pressure(1000, 900, 4, 0.0))
+    assert (given.sandboxes, given.starts, given.memory_bytes) == (256, 8, 800)
+    assert Admission(sandboxes=3, starts=1, memory_bytes=5).on(CALM) == Admission(sandboxes=3, starts=1, memory_bytes=5)
 
 
 def test_this_machine_is_looked_at():

@@ -292,7 +292,7 @@ def refused(monkeypatch, capsys):
         (["sandbox.use=local/process", "sandbox.trust=true"], "unknown key 'trust'"),
         (["sandbox.use=server/remote"], "no other server's"),
         (["sandbox.use=fakes/memory", "server.prot=1"], "did you mean 'port'?"),
-        (["sandbox.use=fakes/memory", "admission.starts=0"], "must be > 0"),
+        (["sandbox.use=fakes/memory", "admission.starts=-1"], "must be >= 0"),
         (["sandbox.use=fakes/memory", "server.host=0.0.0.0"], "others could read the token"),
         (["sandbox.use=fakes/memory", "server.port=0", "server.certificate=/missing"], "certificate cannot be used"),
         (["sandbox.use=fakes/memory", "server.node=UP/.."], "small letters and digits"),

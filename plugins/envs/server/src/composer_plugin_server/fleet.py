@@ -101,7 +101,7 @@ class Fleet:
             "queue": {"depth": gate.waiting, "oldest_s": gate.oldest_s, "refused": dict(gate.refused)},
             "room": {"live": gate.live, "most": gate.limits.sandboxes, "starting": gate.starting,
                      "starts": gate.limits.starts, "memory_bytes": gate.memory_bytes,
-                     "budget_bytes": gate.budget_bytes},
+                     "budget_bytes": gate.limits.memory_bytes},
             "pool": {"hits": node.pools.hits, "misses": node.pools.misses, "warm": node.pools.warm},
             "done": dict(figures.done),
             "failed": dict(figures.failed),

@@ -75,7 +75,7 @@ class Gate:
     """For one event loop. `need` is called when the first in line lacks room that an idle sandbox may be taking."""
 
     limits: Admission
-    budget_bytes: int
+    """With nothing left to the machine."""
     need: Callable[[], None] = lambda: None
     live: int = 0
     starting: int = 0
@@ -100,11 +100,11 @@ class Gate:
     def load(self) -> float:
         """The larger share of what is taken, and the queue in sandboxes on top."""
         most = self.limits.sandboxes
-        return max(self.live / most, self.memory_bytes / self.budget_bytes) + self.waiting / most
+        return max(self.live / most, self.memory_bytes / self.limits.memory_bytes) + self.waiting / most
 
     def most(self, each_bytes: int) -> int:
         """Sandboxes of this size that fit into an empty node."""
-        return min(self.limits.sandboxes, self.budget_bytes // max(1, each_bytes))
+        return min(self.limits.sandboxes, self.limits.memory_bytes // max(1, each_bytes))
 
     async def enter(self, claim: Claim, wait_s: float) -> Ticket:
         """Stand in line for room.
@@ -148,7 +148,7 @@ class Gate:
         limits, now = self.limits, self.pressure
         if self.live + claim.sandboxes > limits.sandboxes:
             return "sandboxes"
-        if self.memory_bytes + claim.memory_bytes > self.budget_bytes:
+        if self.memory_bytes + claim.memory_bytes > self.limits.memory_bytes:
             return "memory"
         if now and (now.available_bytes < limits.free_bytes or (now.memory_full or 0) >= limits.memory_pressure):
             return "memory pressure"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import resource
 import signal
 import tomllib
@@ -21,7 +20,6 @@ from composer_core.hookspecs import RunView
 from composer_core.plugins import Plugins, select
 from composer_core.protocols import BuildContext, SandboxProvider
 from composer_core.records import SandboxSpec, resolve
-from composer_plugin_server.config import TOKEN_VARIABLE
 from composer_plugin_server.server import serve
 from composer_plugin_server.settings import Settings
 from composer_plugin_server.strict import structured
@@ -58,7 +56,6 @@ async def _run(settings: Settings, chosen: Chosen) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with serve(settings, chosen.build, chosen.id) as running:
-        os.environ.pop(TOKEN_VARIABLE, None)  # no child needs it
         if running.reaped:
             click.echo(f"composer-run envd: {running.reaped} left by an earlier server were reaped")
         click.echo(f"composer-run envd: {chosen.id} at {running.url}, node {running.node.name}")

@@ -51,7 +51,7 @@ class NodeCollector:
             "live": ("Sandboxes that take room.", gate.live),
             "room": ("Sandboxes that may live.", gate.limits.sandboxes),
             "memory_counted_bytes": ("Memory that live sandboxes are counted with.", gate.memory_bytes),
-            "memory_budget_bytes": ("Memory that they may be counted with.", gate.budget_bytes),
+            "memory_budget_bytes": ("Memory that they may be counted with.", gate.limits.memory_bytes),
             "leases": ("Clients.", len(self._node.leases)),
             "started_seconds": ("When the server started, since the epoch.", self._node.figures.started_s),
         }

@@ -91,8 +91,7 @@ class Node:
 
     def __attrs_post_init__(self) -> None:
         look = self.machine.look()
-        budget = self.settings.admission.memory_bytes or look.total_bytes * 4 // 5
-        self.gate = Gate(self.settings.admission, budget, pressure=look)
+        self.gate = Gate(self.settings.admission.on(look), pressure=look)
         self.pools = Pools(self.settings.pools, self._make_warm, self._end_warm)
         self.gate.need = self.pools.give_way
 

@@ -22,6 +22,7 @@ from attrs import field, frozen
 from composer_core.errors import ConfigError, boundary
 from composer_core.protocols import SandboxProvider
 from composer_plugin_server import orphans
+from composer_plugin_server.config import TOKEN_VARIABLE
 from composer_plugin_server.fleet import Fleet
 from composer_plugin_server.keeper import Keeper
 from composer_plugin_server.ledger import Ledger
@@ -57,6 +58,7 @@ async def serve(settings: Settings, provider: Callable[[Path], SandboxProvider],
     """
     tls = _tls(settings.server)
     token = read_token(settings.server.token_file, make=True)
+    os.environ.pop(TOKEN_VARIABLE, None)  # no child needs it
     ledger = Ledger.open(Path(settings.server.state), plugin, settings.server.node)
     try:
         with _temporary(ledger.scratch):

@@ -11,15 +11,14 @@ port = 7077
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import Factory, field, frozen
+from attrs import Factory, evolve, field, frozen
 from attrs.validators import ge, gt, le
 
-CORES = os.cpu_count() or 1
+from composer_plugin_server.machine import Pressure
 
 
 def _node_name(_owner: object, _attribute: object, name: str) -> None:
@@ -66,16 +65,16 @@ class Server:
 class Admission:
     """`[admission]`: how much a node takes on."""
 
-    sandboxes: int = field(default=64 * CORES, validator=gt(0))
-    """Live sandboxes at most; by default 64 for each core."""
+    sandboxes: int = field(default=0, validator=ge(0))
+    """Live sandboxes at most; 0 is 64 for each core."""
     memory_bytes: int = field(default=0, validator=ge(0))
     """Memory that all live sandboxes may be counted with; 0 is four fifths of the machine's, or its control group's."""
     reserve: float = field(default=0.25, validator=[gt(0), le(1)])
     """Share of its memory limit that a sandbox is counted with: commands rarely peak together."""
     free_bytes: int = field(default=512 << 20, validator=ge(0))
     """Nothing starts while the machine has less memory available."""
-    starts: int = field(default=2 * CORES, validator=gt(0))
-    """Sandboxes that are being made at once; by default two for each core."""
+    starts: int = field(default=0, validator=ge(0))
+    """Sandboxes that are being made at once; 0 is two for each core."""
     queue: int = field(default=20_000, validator=ge(0))
     """Creations that may wait; more are refused at once."""
     wait_s: float = field(default=600.0, validator=ge(0))
@@ -84,6 +83,15 @@ class Admission:
     """Nothing starts while all tasks stood still for memory so many percent of the last 10 s (PSI "full")."""
     cpu_pressure: float = field(default=90.0, validator=[gt(0), le(100)])
     """One start at a time while a task waited for a core so many percent of the last 10 s (PSI "some")."""
+
+    def on(self, machine: Pressure) -> Admission:
+        """The same with what depends on the machine filled in."""
+        return evolve(
+            self,
+            sandboxes=self.sandboxes or 64 * machine.cores,
+            starts=self.starts or 2 * machine.cores,
+            memory_bytes=self.memory_bytes or machine.total_bytes * 4 // 5,
+        )
 
 
 @frozen(kw_only=True)
