@@ -36,7 +36,6 @@ from composer_testing.sandbox_claims import SPEC, TREE
 
 Act = Callable[[Sandbox, SandboxProvider], Awaitable[Any]]
 Children = list[Created | Failed]
-ACT_S = 60.0
 
 
 class SandboxSuite:
@@ -49,6 +48,8 @@ class SandboxSuite:
     may_lack: ClassVar[Collection[str]] = ()
     """Capabilities that the record declares and not every machine has (control groups, KVM): tried where `probe` finds
     them."""
+    longest_s: ClassVar[float] = 60.0
+    """Time for one test; one that takes longer fails."""
     _shared: ClassVar[_Shared | None] = None
     _class: pytest.Item | pytest.Collector | None = None
 
@@ -76,7 +77,7 @@ class SandboxSuite:
             with temporary_folder(new=self._class is not None):
                 one = _Shared(self.provider(self._tmp_path))
                 try:
-                    return one.run(act)
+                    return one.run(act, self.longest_s)
                 finally:
                     one.close()
         kind = type(self)
@@ -85,7 +86,7 @@ class SandboxSuite:
         assert kind._shared is not None
         with kind._shared.folder():
             try:
-                return kind._shared.run(act)
+                return kind._shared.run(act, self.longest_s)
             except BaseException:
                 shared, kind._shared = kind._shared, None
                 shared.close()
@@ -118,12 +119,12 @@ class _Shared:
     def folder(self) -> Any:
         return patched_folder(self._temporary)
 
-    def run(self, act: Callable[[SandboxProvider], Awaitable[Any]]) -> Any:
+    def run(self, act: Callable[[SandboxProvider], Awaitable[Any]], longest_s: float) -> Any:
         async def whole() -> Any:
             recorder = Recorder(self._provider)
             with recorder.watching_forks():
                 try:
-                    return await asyncio.wait_for(act(recorder), ACT_S)
+                    return await asyncio.wait_for(act(recorder), longest_s)
                 finally:
                     await recorder.destroy()
 
@@ -185,7 +186,8 @@ class Recorder:
     async def destroy(self) -> None:
         """Everything, also what is gone already; a closed provider has done so."""
         if not self._closed:
-            await asyncio.gather(*(backend.destroy() for backend in self._made))
+            made, self._made = self._made, []
+            await asyncio.gather(*(backend.destroy() for backend in made))
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from composer_core.protocols import SandboxProvider
+from composer_core.protocols import Created, SandboxProvider, TemplateSpec
 from composer_core.sandbox import Sandbox
+from composer_core.trees import Tree
 
 SECRET = "a secret of the host"
 PLACES = ("/var/tmp", "~")
@@ -58,6 +59,15 @@ async def isolates(sandbox: Sandbox, provider: SandboxProvider) -> None:
             }
     found = [what for what, happened in tried.items() if happened]
     assert not found, f"a command {', '.join(found)}"
+
+
+async def walls_hold(provider: SandboxProvider) -> None:
+    """For suites that do harm where nothing holds: raises AssertionError where a command can reach this machine."""
+    tree = Tree.of({"file": ""})
+    (child,) = await provider.create(await provider.prepare(TemplateSpec(tree.ref), tree))
+    assert isinstance(child, Created), child
+    async with Sandbox(child.backend, "under/test", tree) as sandbox:
+        await isolates(sandbox, provider)
 
 
 @contextmanager

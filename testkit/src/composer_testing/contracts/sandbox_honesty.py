@@ -28,8 +28,8 @@ from composer_core.sandbox import Sandboxes
 from composer_core.trees import Patch
 from composer_testing.honest_task import GRADING, RIGHT, RIGHT_TEXT, VIEW, WORKSPACE, repair
 from composer_testing.honest_ways import ALONE, CODE, ENV, QUICK, SEARCH, TAMPERING
-from composer_testing.sandbox_suite import SandboxSuite, new_sandbox
-from composer_testing.sandbox_walls import isolates
+from composer_testing.sandbox_suite import SandboxSuite
+from composer_testing.sandbox_walls import walls_hold
 
 LIMITS = SandboxLimits(memory_bytes=128 << 20, processes=24, file_bytes=1 << 20, disk_bytes=6 << 20)
 
@@ -138,13 +138,6 @@ class HonestyContract(SandboxSuite):
         before, after = self.use(act)
         assert "notes/left.py" in after.stdout.decode(), f"the search finds nothing at all: {after}"
         assert not before.stdout.strip(), f"the answer {RIGHT} stands in {before.stdout.decode()}"
-
-
-async def walls_hold(provider: SandboxProvider) -> None:
-    """Raises AssertionError or Unsupported where a command can reach this machine."""
-    sandbox = await new_sandbox(provider)
-    await isolates(sandbox, provider)
-    await sandbox.destroy()
 
 
 def manager(provider: SandboxProvider) -> Sandboxes:
