@@ -14,8 +14,8 @@ from composer_plugin_mxfp8.kernels.launch import Tile, launch, op
 from composer_plugin_mxfp8.kernels.numerics import bits, narrowed, native, widen
 from composer_plugin_mxfp8.ops import Plan
 
-COMBINE: Tile = (1, 1024, 4)
-BACKWARD: Tile = (16, 256, 4)
+COMBINE: Tile = (1, 1024, 2)
+BACKWARD: Tile = (8, 512, 4)
 """Measured on an H200 (benchmarks/mxfp8.py)."""
 
 

@@ -9,8 +9,8 @@ from composer_plugin_mxfp8.kernels.emit import corner, inside
 from composer_plugin_mxfp8.kernels.launch import Tile, grid, launch, op
 from composer_plugin_mxfp8.kernels.numerics import bits, decode, narrowed, native, power
 
-TILE: Tile = (32, 256, 4)
-"""Measured on an H200 (benchmarks/mxfp8.py)."""
+TILES: dict[int, Tile] = {1: (16, 256, 4), 32: (32, 256, 4)}
+"""By the rows of a block. Measured on an H200 (benchmarks/mxfp8.py)."""
 
 
 @triton.jit
@@ -54,9 +54,10 @@ def _dequantize(data: torch.Tensor, scale: torch.Tensor, down: int, along: int, 
     out = torch.empty(data.shape, dtype=dtype, device=data.device)
     cols = data.shape[-1]
     rows = data.numel() // max(1, cols)
+    tile = TILES[down]
     launch(
-        dequantize_tile, grid(rows, cols, TILE), bits(data.contiguous()), scale.contiguous(), bits(out), rows, cols,
-        down, along, *TILE[:2], native(data), warps=TILE[2],
+        dequantize_tile, grid(rows, cols, tile), bits(data.contiguous()), scale.contiguous(), bits(out), rows, cols,
+        down, along, *tile[:2], native(data), warps=tile[2],
     )  # fmt: skip
     return out
 

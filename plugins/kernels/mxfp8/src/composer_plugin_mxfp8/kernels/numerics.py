@@ -104,10 +104,11 @@ def magnitude(x):
 
 @triton.jit
 def scale_byte(largest, RCEIL: tl.constexpr):
-    """`formats.scale_bytes` of blocks whose largest `magnitude` is given; int32."""
-    byte = (largest >> 23) - 8
-    if RCEIL:
-        byte += ((largest & 0x7FFFFF) > 0x600000).to(tl.int32)
+    """`formats.scale_bytes` of blocks whose largest magnitude is given as bits; int32.
+
+    Adding 0x1FFFFF carries into the exponent where the fraction is above 1.75.
+    """
+    byte = ((largest + 0x1FFFFF if RCEIL else largest) >> 23) - 8
     return tl.where(largest >= 0x7F800000, 255, tl.maximum(byte, 0))
 
 
