@@ -27,13 +27,13 @@ class _Behind:
     """A server for all tests of a class; each test has a provider, and so a lease, of its own."""
 
     spec = next(iter(composer_sandboxes()))
-    use: ClassVar[str]
+    component: ClassVar[str]
     overrides: ClassVar[tuple[str, ...]] = ()
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
     def server(cls, tmp_path_factory):
-        with envd(cls.use, tmp_path_factory.mktemp("envd"), *cls.overrides) as cls.running:
+        with envd(cls.component, tmp_path_factory.mktemp("envd"), *cls.overrides) as cls.running:
             yield
 
     def provider(self, tmp_path):
@@ -41,18 +41,18 @@ class _Behind:
 
 
 class TestMemory(_Behind, SandboxContract):
-    use = "fakes/memory"
+    component = "fakes/memory"
     may_lack = ALL - FILES
 
 
 class TestProcess(_Behind, CommandContract):
-    use = "local/process"
+    component = "local/process"
     overrides = ("sandbox.trusted=true",)
     may_lack = ALL - {"sandbox.leases"}
 
 
 class TestNamespaces(_Behind, CommandContract):
-    use = "local/namespaces"
+    component = "local/namespaces"
     may_lack = ALL - FILES - LIMITS - {"sandbox.isolates"}
 
     def test_what_the_provider_lacks_is_unsupported_and_named(self) -> None:

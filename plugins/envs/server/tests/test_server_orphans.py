@@ -52,7 +52,13 @@ def running_in(box, script: str) -> asyncio.Future:
     return asyncio.ensure_future(box.exec(ExecRequest(("sh", "-c", script), timeout_s=60)))
 
 
-def test_what_a_killed_server_left_is_reaped_and_strangers_are_spared(tmp_path):
+@pytest.fixture
+def impatient(monkeypatch):
+    """Clients of a server that is gone for good give up soon."""
+    monkeypatch.setattr("composer_plugin_server.connection.RETRY_S", 0.5)
+
+
+def test_what_a_killed_server_left_is_reaped_and_strangers_are_spared(tmp_path, impatient):
     """One command in its sandbox, one that left its session, one that left its folder; and three that are not ours."""
     ours, others, strangers = (f"86400.{os.getpid()}{digit}" for digit in "123")
 
