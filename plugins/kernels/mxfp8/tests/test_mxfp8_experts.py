@@ -17,7 +17,7 @@ from composer_plugin_mxfp8.plugin import composer_kernels
 from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.kernels import ExpertsContract
 
-(SPEC,) = composer_kernels()
+SPEC, COARSE = composer_kernels()
 CONFIGS = [MXFP8Config(), MXFP8Config("rceil_hp_wgrad"), MXFP8Config("floor"), MXFP8Config(weight_block="1x32")]
 GATES = (23.0, 22.5, 22.5, 22.5, 22.5)
 """dB of y, dx, dweights, dgate_up and ddown through a SwiGLU expert."""
@@ -224,6 +224,16 @@ def test_triton_is_refused_where_it_cannot_run(as_on_this_machine):
     assert error.value.fields["where"] == "model.experts.settings.implementation"
     with pytest.raises(RuntimeError, match=r'"triton" cannot run.*choose "auto"'):
         mxfp8_experts(*layer(), config=MXFP8Config(implementation="triton"))
+
+
+def test_the_coarse_recipe_is_a_kernel_of_its_own_that_learns_in_the_same_way():
+    kernel = resolve(COARSE.factory)(COARSE.config(), BuildContext(Path()))
+    inputs = {"width": 128, "expert_width": 128, "routing": "ragged"}
+    ours, exact = gradients(kernel, layer(**inputs)), gradients(dense, layer(**inputs))
+    assert all(decibels(clean, mine) > 21 for clean, mine in zip(exact, ours, strict=True))
+    assert "mxfp8" not in COARSE.format and not torch.equal(ours[0], gradients(mxfp8_experts, layer(**inputs))[0])
+    with pytest.raises(ValueError, match="blocks of 128 do not divide"):
+        kernel(*layer())
 
 
 def test_widths_that_blocks_do_not_divide_are_refused():

@@ -1,8 +1,8 @@
 """Which layer drifts: each layer of experts is computed twice on the inputs that it really gets, in MXFP8 and exactly.
 
 Two figures a layer, both signal over noise in dB: `own`, what this layer alone adds, on its input of the MXFP8 model;
-and `total`, how far its output has come from that of a model without MXFP8, which all layers before it have moved too. An
-`own` far below its neighbors' names a layer whose numbers do not fit E4M3 (outliers, a dead scale), a `total` that
+and `total`, how far its output has come from that of a model without MXFP8, which all layers before it have moved too.
+An `own` far below its neighbors' names a layer whose numbers do not fit E4M3 (outliers, a dead scale), a `total` that
 falls while `own` does not, a layer that amplifies. Gaussian data give an `own` of about 23.6 dB.
 """
 

@@ -1,4 +1,4 @@
-"""What a run builds: the layer, with its settings of the run file. Of this package only this and `plugin` know core."""
+"""What a run builds: the layer, with its settings of the run file. It, `fp8_experts` and `plugin` know core."""
 
 from __future__ import annotations
 

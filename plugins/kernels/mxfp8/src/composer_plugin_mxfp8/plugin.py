@@ -23,6 +23,15 @@ def composer_kernels() -> Iterator[KernelSpec]:
         format="mxfp8",
         tolerance=0.02,
     )
+    yield KernelSpec(
+        name="fp8-1x128-pow2",
+        summary="Opt-in, and not MXFP8: FP8 with a scale for each 128, which Hopper's tensor cores multiply as it is.",
+        op="experts",
+        factory="composer_plugin_mxfp8.fp8_experts:build",
+        reference="composer_plugin_mxfp8.fp8_experts:build",
+        format="fp8_1x128_pow2",
+        tolerance=0.02,
+    )
 
 
 @hookimpl
