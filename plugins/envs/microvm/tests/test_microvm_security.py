@@ -29,8 +29,9 @@ def test_a_command_has_no_power_over_its_machine() -> None:
     cat /proc/1/environ /proc/1/mem 2>/dev/null && echo read
     cut -d: -f1 /proc/net/dev | tail -n +3
     echo $(ls /proc/self/fd)
+    cat /proc/sys/kernel/modules_disabled
     """
-    expected = "CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n    lo\n0 1 2 3\n"
+    expected = "CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n    lo\n0 1 2 3\n1\n"
 
     async def action(sandbox, provider):
         return await output(sandbox, script)
