@@ -22,10 +22,21 @@ def corner(cols, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
+def span(col, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """The columns of a tile. Of a tall one, whose columns are reduced, a thread takes 8 side by side and not 16 bytes'
+    worth: more threads then stand along a row, and fewer hold the same columns and have to compare what they found.
+    """
+    c = col + tl.arange(0, COLS)
+    if ROWS >= 32:
+        c = tl.max_contiguous(c, 8)
+    return c
+
+
+@triton.jit
 def inside(row, col, rows, until, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
     """Offsets [ROWS, COLS] into a contiguous tensor of `cols` columns, and which stand before row and column's ends."""
     r = row + tl.arange(0, ROWS)
-    c = col + tl.arange(0, COLS)
+    c = span(col, ROWS, COLS)
     return r.to(tl.int64)[:, None] * cols + c[None, :], (r < rows)[:, None] & (c < until)[None, :]
 
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE, Scaling
-from composer_plugin_mxfp8.kernels.emit import corner, emit_columns, emit_rows, inside
+from composer_plugin_mxfp8.kernels.emit import corner, emit_columns, emit_rows, inside, span
 from composer_plugin_mxfp8.kernels.launch import Pair, Tile, as_e4m3, grid, launch, new_blocks, op, rceil, two
 from composer_plugin_mxfp8.kernels.numerics import bits, decode, native, power, through, widen
 from composer_plugin_mxfp8.ops import Blocks, Plan
@@ -31,7 +31,7 @@ def load_tokens(
     WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """fp32 of the tokens of ROWS rows, times their weights and rounded to the type of x; 0 on padding."""
-    r, c = row + tl.arange(0, ROWS), col + tl.arange(0, COLS)
+    r, c = row + tl.arange(0, ROWS), span(col, ROWS, COLS)
     pair = tl.load(pairs_of + r, mask=r < rows, other=-1)
     real = pair >= 0
     at = (pair // chosen).to(tl.int64)[:, None] * cols + c[None, :]
@@ -77,7 +77,7 @@ def gather_columns_tile(
     row, col = corner(cols, ROWS, COLS)
     pair = tl.load(pairs_of + row + tl.arange(0, ROWS), mask=row + tl.arange(0, ROWS) < rows, other=-1)
     token, real = (pair // chosen).to(tl.int64)[:, None], (pair >= 0)[:, None]
-    c, block = col + tl.arange(0, COLS)[None, :], col // 32 + tl.arange(0, COLS // 32)[None, :]
+    c, block = span(col, ROWS, COLS)[None, :], col // 32 + tl.arange(0, COLS // 32)[None, :]
     codes = tl.load(x + token * cols + c, mask=real & (c < cols), other=0)
     byte = tl.load(x_scale + token * (cols // 32) + block, mask=real & (block < cols // 32), other=0)
     if BOTH:
