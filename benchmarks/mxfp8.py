@@ -69,9 +69,15 @@ class Case:
 
 
 def implementation() -> Any:
-    """The kernels where they run, else the reference."""
-    if why_not(DEVICE):
+    """The kernels where a GPU runs them, else the reference.
+
+    Raises:
+        RuntimeError: there is a GPU and the kernels cannot run on it.
+    """
+    if DEVICE.type == "cpu":
         return reference
+    if reason := why_not(DEVICE):
+        raise RuntimeError(reason)
     from composer_plugin_mxfp8 import kernels  # needs Triton
 
     return kernels
@@ -179,8 +185,8 @@ def cases(ops: Any, shape: Shape, tokens: int) -> Iterator[Case]:
         yield from routing_cases(ops, shape, tokens, routing)
 
 
-def rows_of(shape: Shape, tokens: int, copy: float, repeats: int) -> Iterator[Row]:
-    """A row for each case, and that reading once for both directions pays."""
+def rows_of(shape: Shape, tokens: int, copy: float | None, repeats: int) -> Iterator[Row]:
+    """A row for each case, and that reading once pays; `copy` in bytes a second, None where it is left out."""
     gpu = DEVICE.type == "cuda"
     taken: dict[str, float] = {}
     for case in cases(implementation(), shape, tokens):
@@ -188,9 +194,9 @@ def rows_of(shape: Shape, tokens: int, copy: float, repeats: int) -> Iterator[Ro
         name = f"{shape.name}: {case.name}"
         if case.size:
             rate, unit = (case.size / 1e12, "TB/s") if gpu else (case.size / 1e9, "GB/s")
-            peer = copy / 1e12 if gpu else copy / 1e9
+            peer = copy and copy / (1e12 if gpu else 1e9)
             what = f"{name} ({case.formula} bytes)"
-            yield Row(what, rate / took, unit, peer, "copy", case.target if gpu else "")
+            yield Row(what, rate / took, unit, peer, "copy" if copy else "", case.target if gpu else "")
         else:
             yield Row(name, took * 1e6, "us")
     apart = taken["quantize 1x32"] + taken["quantize 32x1"]
@@ -223,7 +229,7 @@ def main() -> int:
     rows: list[Row] = []
     for shape in SHAPES if gpu else (SMALL,):
         if not gpu or options.shape in {None, shape.name}:
-            rows += rows_of(shape, tokens, copy, repeats)
+            rows += rows_of(shape, tokens, None if options.no_peer else copy, repeats)
     remarks = [machine(), f"the copy reached {copy / 1e12:.3f} TB/s"]
     return Results("mxfp8", "MXFP8 kernels that move memory", rows, remarks, versions()).finish(options)
 

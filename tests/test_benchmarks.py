@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-SCRIPTS = ("help_time", "control_plane", "sandboxes", "envd", "sampler_throughput", "rl_step")
+SCRIPTS = ("help_time", "control_plane", "sandboxes", "envd", "sampler_throughput", "rl_step", "mxfp8")
 
 
 @pytest.fixture
