@@ -110,23 +110,11 @@ def launches():
     def record(module, name, call):
         return Recorder(module, name).of(call)
 
-    forward = matmul.forward_tile(bf16)
-    yield (
-        "forward",
-        90,
-        record(hopper, "rows_by_weights", lambda: hopper.grouped(*rows, w, ends_E, True, bf16, forward)),
-    )
-    yield "dgrad", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(*dy, w, ends_E, False, bf16, forward))
-    yield (
-        "few rows",
-        90,
-        record(hopper, "weights_by_rows", lambda: hopper.grouped_swapped(x, *weights, ends_E, bf16, matmul.SWAPPED)),
-    )
-    yield (
-        "wgrad",
-        90,
-        record(hopper, "rows_by_rows", lambda: hopper.wgrad(x[:, :N].contiguous(), x, ends_E, fp32, matmul.WGRAD)),
-    )
+    y = x[:, :N].contiguous()
+    yield "forward", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(x, w, ends_E, True, fp32))
+    yield "dgrad", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(y, w, ends_E, False, fp32))
+    yield "few rows", 90, record(hopper, "weights_by_rows", lambda: hopper.grouped_swapped(x, *weights, ends_E, bf16))
+    yield "wgrad", 90, record(hopper, "rows_by_rows", lambda: hopper.wgrad(y, x, ends_E, fp32))
     tile = matmul.decode_tile(P, E)
     yield "decode", 90, record(decode, "weights_by_pairs", lambda: decode.decode(x[:P], ids_P, *weights, bf16, tile))
     yield (

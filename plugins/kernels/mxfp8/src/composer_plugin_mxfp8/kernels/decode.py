@@ -1,8 +1,8 @@
 """The product of a handful of pairs with 8-bit weights: bound by reading the weights of each chosen expert once.
 
-A program is a pair and a tile of outputs. The first pair of an expert computes for all pairs of that expert and the
-others end at once, so that no list of experts is made first and the launch needs nothing but the ids. Weights are the
-left operand and are scaled on their way to the tensor cores, as in `hopper`; rows stay bf16.
+A program is a tile of outputs and an expert or, where pairs are fewer than experts, a pair: then the first pair of an
+expert computes for all of that expert and the others end at once. So no list is made first and the launch needs nothing
+but the ids. Weights are the left operand and are scaled on their way to the tensor cores, as in `hopper`.
 
 Legend: P pairs, K chosen experts of a token, E experts, N outputs, D inputs; a weight is [E, N, D] in E4M3 scaled 1x32.
 """
@@ -21,14 +21,21 @@ from composer_plugin_mxfp8.kernels.tiles import result, scaled, scales, wide
 def weights_by_pairs(
     x_ptr, ids_ptr, w_desc, scale_ptr, y_ptr, P, N, D, share, blocks,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAIRS: tl.constexpr, FP8: tl.constexpr, BF16: tl.constexpr,
+    WHOLE: tl.constexpr, BY_EXPERT: tl.constexpr,
 ):  # fmt: skip
     """y[p, n] = sum over d of w[ids[p]][n, d] x[p // share, d]; tiles of y transposed, [BM outputs, BN pairs]."""
-    pair = tl.program_id(1)
     every = tl.arange(0, PAIRS)
-    expert = tl.load(ids_ptr + pair).to(tl.int32)
-    same = tl.load(ids_ptr + every, mask=every < P, other=-1).to(tl.int32) == expert
-    if tl.sum((same & (every < pair)).to(tl.int32)) == 0:
+    ids = tl.load(ids_ptr + every, mask=every < P, other=-1).to(tl.int32)
+    if BY_EXPERT:
+        expert = tl.program_id(1)
+        same = ids == expert
         count = tl.sum(same.to(tl.int32))
+    else:
+        expert = tl.load(ids_ptr + tl.program_id(1)).to(tl.int32)
+        same = ids == expert
+        earlier = tl.sum((same & (every < tl.program_id(1))).to(tl.int32))
+        count = tl.where(earlier == 0, tl.sum(same.to(tl.int32)), 0)
+    if count > 0:
         rank = tl.cumsum(same.to(tl.int32)) - 1
         m = tl.program_id(0) * BM
         n = m + tl.arange(0, BM)
@@ -43,12 +50,12 @@ def weights_by_pairs(
             x_row = x_ptr + (p // share).to(tl.int64)[None, :] * D + d[:, None]
             acc = tl.zeros((BM, BN), tl.float32)
             if FP8:
-                bytes = scales(row_ptr, 0, limit, BK // 32)
+                bytes = scales(row_ptr, 0, limit, BK // 32, WHOLE)
             for k in range(0, D, BK):
                 w = w_desc.load([expert, m, k]).reshape(BM, BK)
                 if FP8:
                     w = scaled(w, bytes, BM, BK)
-                    bytes = scales(row_ptr, (k + BK) // 32, limit, BK // 32)
+                    bytes = scales(row_ptr, (k + BK) // 32, limit, BK // 32, WHOLE)
                 else:
                     w = wide(w)
                 x = tl.load(x_row + k, mask=live[None, :] & (k + d < D)[:, None], other=0.0)
@@ -66,12 +73,13 @@ def decode(
     tile: Tile,
 ) -> torch.Tensor:
     """[P, N] of `weights_by_pairs`: x bf16; w E4M3 with its scales, or bf16 (which benchmarks compare with)."""
-    pairs, outputs, inputs = len(ids_P), *w_END.shape[1:]
+    pairs, (experts, outputs, inputs) = len(ids_P), w_END.shape
     y_PN = x_MD.new_empty(pairs, outputs, dtype=dtype)
-    weights_by_pairs[(triton.cdiv(outputs, tile.m), pairs)](
+    weights_by_pairs[(triton.cdiv(outputs, tile.m), min(pairs, experts))](
         x_MD, ids_P, described(w_END, 1, tile.m, tile.k), ids_P if w_scale is None else w_scale, y_PN,
         pairs, outputs, inputs, pairs // len(x_MD), inputs // 32,
         BM=tile.m, BN=tile.n, BK=tile.k, PAIRS=triton.next_power_of_2(pairs), FP8=w_scale is not None,
-        BF16=dtype == torch.bfloat16, num_warps=tile.warps, num_stages=tile.stages,
+        BF16=dtype == torch.bfloat16, WHOLE=inputs % tile.k == 0,
+        BY_EXPERT=experts <= pairs, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y_PN

@@ -1,9 +1,10 @@
-"""Grouped products on Hopper (sm_90): bf16 wgmma, with one operand in E4M3 until it is in registers, or none.
+"""Grouped products on Hopper (sm_90): bf16 wgmma on what MXFP8 stands for, since wgmma has no block scales.
 
-wgmma has no block scales, so MXFP8 operands become bf16 first, exactly. Where that happens decides the speed. The left
-operand of wgmma may come from registers: it stays E4M3 in memory and is scaled on its way (`FP8`). The right one must
-lie in shared memory as bf16, so it is dequantized to a scratch tensor before (`matmul`): tl.dot_scaled would write it
-back to shared memory in every step instead. For few rows an expert, the weights are the left operand.
+Where E4M3 becomes bf16, exactly, decides the speed. The left operand of wgmma may come from registers, so it can stay
+E4M3 in memory and be scaled on its way; the right one must lie in shared memory as bf16 (tl.dot_scaled writes it back
+there in every step). With many rows an expert neither pays: the conversion takes turns with the tensor cores and costs
+a quarter of their time, while to dequantize both operands first (`matmul`) costs a tenth. With few rows it is the
+weights that cost, and `weights_by_rows` leaves them E4M3. The other two kernels take operands that were dequantized.
 
 Legend: R rows sorted by expert, each expert's from a multiple of 128; a weight is [E, N, K]. In a product [M, N] over
 K, BM, BN and BK are the sides of its tiles.
@@ -31,72 +32,40 @@ class Tile:
     stages: int = 3
     group: int = 8
     """Rows of tiles that are computed together."""
-    persistent: bool = False
-    """One program a multiprocessor, which loops over tiles."""
-    flatten: bool = False
-    """Whether that loop is fused with the one over K, so that a tile's loads begin in the tile before."""
 
 
-@triton.jit
-def rows_by_weights_tile(
-    tile, high_tiles, a_desc, scale_ptr, w_desc, ends_ptr, y_desc, N, K, E, blocks,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EXPERTS: tl.constexpr, GROUP: tl.constexpr,
-    BF16: tl.constexpr, FP8: tl.constexpr, OUTPUTS_FIRST: tl.constexpr,
-):  # fmt: skip
-    """One tile of `rows_by_weights`."""
-    high, across = place(tile, high_tiles, tl.cdiv(N, BN), GROUP)
-    m = high * BM
-    n = across * BN
-    expert = owner(ends_ptr, m, E, EXPERTS)
-    acc = tl.zeros((BM, BN), tl.float32)
-    depth = tl.where(expert < E, K, 0)
-    if FP8:
-        row_ptr = scale_ptr + (m + tl.arange(0, BM)).to(tl.int64) * blocks
-        limit = tl.zeros((BM,), tl.int32) + tl.where(expert < E, blocks, 0)
-        bytes = scales(row_ptr, 0, limit, BK // 32)
-    for k in range(0, depth, BK):
-        a = a_desc.load([m, k])
-        if FP8:
-            a = scaled(a, bytes, BM, BK)
-            bytes = scales(row_ptr, (k + BK) // 32, limit, BK // 32)
-        else:
-            a = wide(a)
-        if OUTPUTS_FIRST:
-            w = wide(w_desc.load([expert, n, k]).reshape(BN, BK)).T
-        else:
-            w = wide(w_desc.load([expert, k, n]).reshape(BK, BN))
-        acc = tl.dot(a, w, acc)
-    if expert < E:
-        y_desc.store([m, n], result(acc, BF16))
+ROWS = Tile(128, 256, 64, stages=3)
+FEW = Tile(128, 128, 64, stages=4)
+WGRAD = Tile(128, 256, 64, stages=3)
 
 
 @triton.jit
 def rows_by_weights(
-    a_desc, scale_ptr, w_desc, ends_ptr, y_desc, rows, N, K, E, blocks,
+    a_desc, w_desc, ends_ptr, y_desc, rows, N, K, E,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EXPERTS: tl.constexpr, GROUP: tl.constexpr,
-    BF16: tl.constexpr, FP8: tl.constexpr, OUTPUTS_FIRST: tl.constexpr, PERSISTENT: tl.constexpr, FLATTEN: tl.constexpr,
+    BF16: tl.constexpr, OUTPUTS_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """y[r] = sum over k of a[r, k] w[e][n, k], or w[e][k, n] unless OUTPUTS_FIRST. `a` is E4M3 if FP8, else bf16."""
-    if PERSISTENT:
-        high_tiles = tl.load(ends_ptr + E - 1) // BM
-        total = high_tiles * tl.cdiv(N, BN)
-        for tile in tl.range(tl.program_id(0), total, tl.num_programs(0), flatten=FLATTEN):
-            rows_by_weights_tile(
-                tile, high_tiles, a_desc, scale_ptr, w_desc, ends_ptr, y_desc, N, K, E, blocks,
-                BM, BN, BK, EXPERTS, GROUP, BF16, FP8, OUTPUTS_FIRST,
-            )  # fmt: skip
-    else:
-        rows_by_weights_tile(
-            tl.program_id(0), rows // BM, a_desc, scale_ptr, w_desc, ends_ptr, y_desc, N, K, E, blocks,
-            BM, BN, BK, EXPERTS, GROUP, BF16, FP8, OUTPUTS_FIRST,
-        )  # fmt: skip
+    """y[r] = sum over k of a[r, k] w[e][n, k], or w[e][k, n] unless OUTPUTS_FIRST; both bf16."""
+    high, across = place(tl.program_id(0), rows // BM, tl.cdiv(N, BN), GROUP)
+    m = high * BM
+    n = across * BN
+    expert = owner(ends_ptr, m, E, EXPERTS)
+    if expert < E:
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            if OUTPUTS_FIRST:
+                w = wide(w_desc.load([expert, n, k]).reshape(BN, BK)).T
+            else:
+                w = wide(w_desc.load([expert, k, n]).reshape(BK, BN))
+            acc = tl.dot(wide(a_desc.load([m, k])), w, acc)
+        y_desc.store([m, n], result(acc, BF16))
 
 
 @triton.jit
 def weights_by_rows(
     a_desc, scale_ptr, w_desc, ends_ptr, y_desc, rows, N, K, E, blocks,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EXPERTS: tl.constexpr, GROUP: tl.constexpr,
-    BF16: tl.constexpr,
+    BF16: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """y[r] = sum over k of w[e][n, k] a[r, k] with `w` in E4M3 and `a` in bf16: tiles of y transposed."""
     high, across = place(tl.program_id(0), rows // BM, tl.cdiv(N, BN), GROUP)
@@ -108,10 +77,10 @@ def weights_by_rows(
         limit = tl.where(outputs < N, blocks, 0)
         row_ptr = scale_ptr + (expert.to(tl.int64) * N + outputs) * blocks
         acc = tl.zeros((BN, BM), tl.float32)
-        bytes = scales(row_ptr, 0, limit, BK // 32)
+        bytes = scales(row_ptr, 0, limit, BK // 32, WHOLE)
         for k in range(0, K, BK):
             w = scaled(w_desc.load([expert, n, k]).reshape(BN, BK), bytes, BN, BK)
-            bytes = scales(row_ptr, (k + BK) // 32, limit, BK // 32)
+            bytes = scales(row_ptr, (k + BK) // 32, limit, BK // 32, WHOLE)
             acc = tl.dot(w, wide(a_desc.load([m, k])).T, acc)
         y_desc.store([m, n], result(acc, BF16).T)
 
@@ -136,27 +105,21 @@ def rows_by_rows(
 
 def grouped(
     a_RK: torch.Tensor,
-    a_scale: torch.Tensor | None,
     w: torch.Tensor,
     ends_E: torch.Tensor,
     outputs_first: bool,
     dtype: torch.dtype,
-    tile: Tile,
+    tile: Tile = ROWS,
 ) -> torch.Tensor:
-    """[R, N] of `rows_by_weights`: `a` bf16, or E4M3 with its scales; `w` bf16 [E, N, K] or, else, [E, K, N]."""
+    """[R, N] of `rows_by_weights`: `w` is [E, N, K] if outputs_first, else [E, K, N]."""
     experts, outputs, depth = w.shape if outputs_first else (w.shape[0], w.shape[2], w.shape[1])
     y_RN = a_RK.new_empty(len(a_RK), outputs, dtype=dtype)
-    tiles = len(a_RK) // tile.m * triton.cdiv(outputs, tile.n)
-    rows_by_weights[(min(tiles, processors(w)) if tile.persistent else tiles,)](
+    rows_by_weights[(len(a_RK) // tile.m * triton.cdiv(outputs, tile.n),)](
         described(a_RK, tile.m, tile.k),
-        ends_E if a_scale is None else a_scale,
         described(w, 1, *((tile.n, tile.k) if outputs_first else (tile.k, tile.n))),
-        ends_E,
-        described(y_RN, tile.m, tile.n),
-        len(a_RK), outputs, depth, experts, depth // 32,
+        ends_E, described(y_RN, tile.m, tile.n), len(a_RK), outputs, depth, experts,
         BM=tile.m, BN=tile.n, BK=tile.k, EXPERTS=triton.next_power_of_2(experts), GROUP=tile.group,
-        BF16=dtype == torch.bfloat16, FP8=a_scale is not None, OUTPUTS_FIRST=outputs_first, PERSISTENT=tile.persistent,
-        FLATTEN=tile.flatten, num_warps=tile.warps, num_stages=tile.stages,
+        BF16=dtype == torch.bfloat16, OUTPUTS_FIRST=outputs_first, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y_RN
 
@@ -167,7 +130,7 @@ def grouped_swapped(
     w_scale: torch.Tensor,
     ends_E: torch.Tensor,
     dtype: torch.dtype,
-    tile: Tile,
+    tile: Tile = FEW,
 ) -> torch.Tensor:
     """[R, N] of `weights_by_rows`: `a` bf16, `w` E4M3 [E, N, K] scaled 1x32."""
     experts, outputs, depth = w_data.shape
@@ -176,13 +139,13 @@ def grouped_swapped(
         described(a_RK, tile.m, tile.k), w_scale, described(w_data, 1, tile.n, tile.k), ends_E,
         described(y_RN, tile.m, tile.n), len(a_RK), outputs, depth, experts, depth // 32,
         BM=tile.m, BN=tile.n, BK=tile.k, EXPERTS=triton.next_power_of_2(experts), GROUP=tile.group,
-        BF16=dtype == torch.bfloat16, num_warps=tile.warps, num_stages=tile.stages,
+        BF16=dtype == torch.bfloat16, WHOLE=depth % tile.k == 0, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y_RN
 
 
 def wgrad(
-    dy_RN: torch.Tensor, x_RK: torch.Tensor, ends_E: torch.Tensor, dtype: torch.dtype, tile: Tile
+    dy_RN: torch.Tensor, x_RK: torch.Tensor, ends_E: torch.Tensor, dtype: torch.dtype, tile: Tile = WGRAD
 ) -> torch.Tensor:
     """[E, N, K] of `rows_by_rows`."""
     outputs, inputs = dy_RN.shape[1], x_RK.shape[1]
@@ -198,8 +161,3 @@ def wgrad(
 def described(x: torch.Tensor, *block: int) -> TensorDescriptor:
     """A tensor that is loaded and stored in blocks by the copy engine, which reads zeros past its edges."""
     return TensorDescriptor.from_tensor(x, list(block))
-
-
-def processors(x: torch.Tensor) -> int:
-    """Multiprocessors of the tensor's device; 3 where it has none."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 3

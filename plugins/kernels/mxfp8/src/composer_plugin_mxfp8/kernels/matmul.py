@@ -1,19 +1,19 @@
 """The matrix products of `ops.Ops`: which kernel computes them on the device at hand.
 
-Blackwell multiplies MXFP8 as it is. Elsewhere both operands must become bf16, which costs memory traffic unless it is
-done on the way to the tensor cores. What is measured to be fastest on Hopper:
+Blackwell multiplies MXFP8 as it is. A Hopper needs bf16 (see `hopper`), so what is measured to be fastest there:
 
-    forward, dgrad   rows stay E4M3 (left operand), weights are dequantized to a scratch tensor that lives for the call
-    few rows         the other way around: weights stay E4M3, rows are dequantized (the forward only)
-    wgrad            both are dequantized, since both are read across their rows
-    decode           weights stay E4M3, rows are bf16 already
+    many rows an expert    both operands are dequantized, then torch's grouped product, which is near the peak
+    few rows               rows are dequantized, weights stay E4M3 until they are in registers (the forward only)
+    decode                 weights stay E4M3, rows are bf16 already
 
-The scratch for weights is 2 bytes each and is freed after the product. Legend: see `ops`.
+torch's product gives bf16; where a result is wanted in fp32, ours computes it. Scratch tensors live for one product and
+take 2 bytes an element. Legend: see `ops`.
 """
 
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import grouped_mm as grouped_product
 
 from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE
 from composer_plugin_mxfp8.kernels import blackwell, decode, hopper
@@ -23,7 +23,7 @@ from composer_plugin_mxfp8.kernels.launch import only_shapes, op
 from composer_plugin_mxfp8.kernels.numerics import bits
 from composer_plugin_mxfp8.ops import ALIGN
 
-FEW_ROWS = 768
+FEW_ROWS = 384
 """Rows an expert on average, below which reading the weights once as E4M3 beats dequantizing them first."""
 BLACKWELL = 10
 """Major compute capability of the GPUs with block-scaled products."""
@@ -83,15 +83,6 @@ def decode_mm(
     return y_PN
 
 
-def forward_tile(dtype: torch.dtype) -> Tile:
-    """Of products over rows: fp32 results need twice the shared memory."""
-    return Tile(128, 256, 64, stages=4) if dtype == torch.bfloat16 else Tile(128, 128, 64, stages=4)
-
-
-SWAPPED = Tile(128, 128, 64, stages=4)
-WGRAD = Tile(128, 256, 64, stages=4)
-
-
 def decode_tile(pairs: int, experts: int) -> Tile:
     """Columns hold the pairs of one expert."""
     return Tile(64, 16, 128, warps=4, stages=4)
@@ -113,9 +104,11 @@ def _grouped_mm(
         return blackwell.grouped(a_data, a_scale, w_data, w_scale, ends_E, True, dtype)
     if a_data.shape[0] < FEW_ROWS * w_data.shape[0]:
         a = dequantize(a_data, a_scale, ROWWISE)
-        return hopper.grouped_swapped(a, w_data, w_scale, ends_E, dtype, SWAPPED)
-    w = dequantize(w_data, w_scale, ROWWISE)
-    return hopper.grouped(a_data, a_scale, w, ends_E, True, dtype, forward_tile(dtype))
+        return hopper.grouped_swapped(a, w_data, w_scale, ends_E, dtype)
+    a, w = dequantize(a_data, a_scale, ROWWISE), dequantize(w_data, w_scale, ROWWISE)
+    if _torch_computes(a, dtype):
+        return grouped_product(a, w.transpose(1, 2), offs=ends_E)
+    return hopper.grouped(a, w, ends_E, True, dtype)
 
 
 @op
@@ -132,8 +125,10 @@ def _grouped_dgrad(
     dy_data, w_data = _e4m3(dy_data), _e4m3(w_data)
     if _scaled_products(dy_data):
         return blackwell.grouped(dy_data, dy_scale, w_data, w_scale, ends_E, False, dtype)
-    w = dequantize(w_data, w_scale, COLUMNWISE)
-    return hopper.grouped(dy_data, dy_scale, w, ends_E, False, dtype, forward_tile(dtype))
+    dy, w = dequantize(dy_data, dy_scale, ROWWISE), dequantize(w_data, w_scale, COLUMNWISE)
+    if _torch_computes(dy, dtype):
+        return grouped_product(dy, w, offs=ends_E)
+    return hopper.grouped(dy, w, ends_E, False, dtype)
 
 
 @op
@@ -154,7 +149,9 @@ def _grouped_wgrad(
     if _scaled_products(dy_data):
         return blackwell.wgrad(dy_data, dy_scale, x_data, x_scale, ends_E, dtype)
     dy, x = dequantize(dy_data, dy_scale, COLUMNWISE), dequantize(x_data, x_scale, COLUMNWISE)
-    return hopper.wgrad(dy, x, ends_E, dtype, WGRAD)
+    if _torch_computes(dy, dtype):
+        return grouped_product(dy.T, x, offs=ends_E)
+    return hopper.wgrad(dy, x, ends_E, dtype)
 
 
 @op
@@ -172,10 +169,16 @@ def _e4m3(data: torch.Tensor) -> torch.Tensor:
     return data.contiguous().view(torch.float8_e4m3fn)
 
 
+def _torch_computes(x: torch.Tensor, dtype: torch.dtype) -> bool:
+    return x.is_cuda and dtype == torch.bfloat16
+
+
 def _scaled_products(x: torch.Tensor) -> bool:
     return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == BLACKWELL
 
 
 def _check_rows(data: torch.Tensor) -> None:
     if data.shape[0] % ALIGN:
-        raise ValueError(f"rows of grouped products come in multiples of {ALIGN} and these are {data.shape[0]}; see `plan`")
+        raise ValueError(
+            f"rows of grouped products come in multiples of {ALIGN} and these are {data.shape[0]}; see `plan`"
+        )

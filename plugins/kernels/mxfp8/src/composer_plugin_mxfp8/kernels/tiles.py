@@ -34,34 +34,36 @@ def result(x, BF16: tl.constexpr):
 
 
 @triton.jit
-def scales(row_ptr, block, limit, COUNT: tl.constexpr):
-    """COUNT (2 or 4) columns [M] of scale bytes from `block` on, 0 from `limit` on: how many each row has, [M].
+def scales(row_ptr, block, limit, COUNT: tl.constexpr, WHOLE: tl.constexpr):
+    """COUNT (2 or 4) scale bytes of each row from `block` on, as one word of each row, [M]; 0 from `limit` [M] on.
 
-    Columns stay apart until they are used. So Triton lets every thread read what its part of the tile needs; a tile of
-    scales would be spread over the threads and exchanged through shared memory, and the operand with it, in each step.
+    WHOLE says that every row holds a multiple of COUNT: then a word is one load. A load of one word a row lets every
+    thread read what its part of the tile needs. A tile of bytes would be spread over the threads and exchanged through
+    shared memory, and the operand with it; bytes by themselves keep the cache busy, since each row is another line.
     """
-    first = tl.load(row_ptr + block, mask=block < limit, other=0)
-    second = tl.load(row_ptr + block + 1, mask=block + 1 < limit, other=0)
-    if COUNT == 2:
-        return first, second
-    else:  # noqa: RET505  a return behind a constexpr `if` would be compiled too
-        third = tl.load(row_ptr + block + 2, mask=block + 2 < limit, other=0)
-        fourth = tl.load(row_ptr + block + 3, mask=block + 3 < limit, other=0)
-        return first, second, third, fourth
+    if WHOLE and COUNT == 2:
+        word = tl.load((row_ptr + block).to(tl.pointer_type(tl.uint16)), mask=block < limit, other=0).to(tl.uint32)
+    elif WHOLE:
+        word = tl.load((row_ptr + block).to(tl.pointer_type(tl.uint32)), mask=block < limit, other=0)
+    else:
+        word = tl.load(row_ptr + block, mask=block < limit, other=0).to(tl.uint32)
+        for i in tl.static_range(1, COUNT):
+            byte = tl.load(row_ptr + block + i, mask=block + i < limit, other=0)
+            word |= byte.to(tl.uint32) << (8 * i)
+    return word
 
 
 @triton.jit
-def scaled(x, columns, M: tl.constexpr, K: tl.constexpr):
-    """An E4M3 tile times its `scales`, a column for each 32 of K; exact in bf16 for bytes 3 to 246.
+def scaled(x, word, M: tl.constexpr, K: tl.constexpr):
+    """An E4M3 tile times its `scales`, a byte of `word` for each 32 of K; exact in bf16 for bytes 3 to 246.
 
     By way of fp32: from E4M3 to bf16 there are only conversions of one element in the slowest unit of a Hopper.
     """
     values = decode(x.to(tl.uint8, bitcast=True), not INTERPRETED).reshape(M, K // 32, 32)
-    if K == 64:
-        byte = tl.join(columns[0], columns[1])
-    else:
-        byte = tl.join(tl.join(columns[0], columns[2]), tl.join(columns[1], columns[3])).reshape(M, 4)
-    product = (values * power(byte)[:, :, None]).reshape(M, K)
+    byte = tl.join(word, word >> 8)
+    if K == 128:
+        byte = tl.join(tl.join(word, word >> 16), tl.join(word >> 8, word >> 24)).reshape(M, 4)
+    product = (values * power(byte & 0xFF)[:, :, None]).reshape(M, K)
     return product if INTERPRETED else product.to(tl.bfloat16)
 
 
