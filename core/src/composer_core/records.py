@@ -151,6 +151,8 @@ class SandboxSpec(Spec):
     factory: Factory
     isolation: str = field(default="none", validator=_one_of("none", "namespaces", "container", "vm"))
     """none, namespaces, container or vm."""
+    relays: bool = False
+    """It passes on what other providers offer: any of `capabilities`, none for certain; a run takes what is found."""
 
 
 @frozen(kw_only=True)

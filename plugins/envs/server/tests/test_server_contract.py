@@ -37,7 +37,7 @@ class _Behind:
             yield
 
     def provider(self, tmp_path):
-        return self.running.provider(wait_s=20)
+        return self.running.provider(wait_s=20, needs=())
 
 
 class TestMemory(_Behind, SandboxContract):

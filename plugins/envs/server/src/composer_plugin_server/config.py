@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from attrs import field, frozen, validators
 
+from composer_core.capabilities import CAPABILITIES
+from composer_core.errors import did_you_mean
+
 TOKEN_VARIABLE = "COMPOSER_ENVD_TOKEN"
 """Holds the bearer token where no file is named."""
 TOKEN_FILE = "~/.config/composer/envd.token"
 """Where the token is looked for, and where a server writes one, if nothing else is said."""
+
+
+WALLS = ("isolates", "limits.memory", "limits.processes", "limits.file_size", "limits.disk")
+
+
+def _capabilities(_owner: object, _attribute: object, names: tuple[str, ...]) -> None:
+    known = [name.removeprefix("sandbox.") for name in CAPABILITIES if name.startswith("sandbox.")]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no capability of sandboxes is called {name!r}: {did_you_mean(name, known)}")
 
 
 @frozen(kw_only=True)
@@ -19,6 +32,8 @@ class RemoteConfig:
     token_file: str = ""
     """File with the bearer token, readable by its owner alone; default, the variable COMPOSER_ENVD_TOKEN, else
     ~/.config/composer/envd.token."""
+    needs: tuple[str, ...] = field(default=WALLS, validator=_capabilities)
+    """Capabilities that every server must offer, or the run is refused; [] if its commands may do anything there."""
     lease: str = ""
     """A lease to join, so that this process reaches another's sandboxes; default, one of its own on each node."""
     lease_s: float = field(default=60.0, validator=[validators.ge(1), validators.le(3600)])

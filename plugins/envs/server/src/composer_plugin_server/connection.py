@@ -43,6 +43,7 @@ class Connection:
     config: RemoteConfig
     lease: str = field(default="", repr=False)
     node: str = ""
+    provider: str = ""
     capabilities: frozenset[str] = frozenset()
     load: float = 0.0
     closed: bool = False
@@ -167,7 +168,8 @@ class Connection:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
 
     def _told(self, reply: NodeReply) -> None:
-        self.node, self.capabilities, self.load = reply.node, frozenset(reply.capabilities), reply.load
+        self.node, self.provider, self.load = reply.node, reply.provider, reply.load
+        self.capabilities = frozenset(reply.capabilities)
 
     async def known(self) -> None:
         """Make sure that name and capabilities are there."""

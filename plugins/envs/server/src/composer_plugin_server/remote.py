@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from composer_core.errors import NoCapacity, SandboxError, SandboxGone, SandboxUnreachable, TemplateMissing
+from composer_core.errors import ConfigError, NoCapacity, SandboxError, SandboxGone, SandboxUnreachable, TemplateMissing
 from composer_core.protocols import (
     BuildContext,
     Created,
@@ -51,8 +51,21 @@ class RemoteProvider:
         return {node.url: node.lease for node in self._nodes if node.lease}
 
     async def probe(self) -> frozenset[str]:
-        """What every node offers."""
+        """What every node offers.
+
+        Raises:
+            ConfigError: a node does not offer what this run insists on.
+        """
         await asyncio.gather(*(node.known() for node in self._nodes))
+        for node in self._nodes:
+            missing = [name for name in self._config.needs if f"sandbox.{name}" not in node.capabilities]
+            if missing:
+                raise ConfigError(
+                    f"the sandboxes of {node.provider} there do not offer {', '.join(missing)}",
+                    where=node.url,
+                    expected=f"sandbox.needs = {list(self._config.needs)}",
+                    fix="serve a provider that does, or leave them out of sandbox.needs if you trust what will run",
+                )
         return frozenset.intersection(*(node.capabilities for node in self._nodes))
 
     # --- templates ------------------------------------------------------------------------------------------------
