@@ -11,8 +11,9 @@ import pytest
 
 from composer_core.errors import PathError, SandboxGone
 from composer_core.protocols import ExecResult, SandboxProvider
-from composer_core.sandbox import Sandbox
+from composer_core.sandbox import CallLimits, Sandbox
 from composer_testing.contracts.sandboxes import SandboxContract, new_sandbox
+from composer_testing.sandbox_claims import TREE, forked, restored
 
 
 class CommandContract(SandboxContract):
@@ -46,6 +47,62 @@ class CommandContract(SandboxContract):
             result = await sandbox.exec(["sh", "-c", "echo first; sleep 60"], timeout_s=0.5)
             assert (result.status, result.exit_code, result.stdout) == ("timeout", None, b"first\n")
             assert (await sandbox.exec(["echo", "again"])).stdout == b"again\n"
+
+        self.act(act)
+
+    def test_scripts_of_many_lines_and_odd_ends_give_their_bytes(self) -> None:
+        scripts = {
+            "cat <<'END'\n$HOME *\nEND\necho after": b"$HOME *\nafter\n",
+            "# nothing but words": b"",
+            "": b"",
+            "printf 'a\\r\\nb'": b"a\r\nb",
+            "printf '\\000\\377'; true": b"\0\xff",
+            "echo one; # two\n\n\techo 'three  four'": b"one\nthree  four\n",
+        }
+
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            for script, output in scripts.items():
+                result = await sandbox.exec(["sh", "-c", script])
+                assert (result.exit_code, result.stdout) == (0, output), script
+
+        self.act(act)
+
+    def test_a_flood_of_output_is_drained_and_counted_to_its_end(self) -> None:
+        result = self.run("sh", "-c", "head -c 20000000 /dev/zero; head -c 3000000 /dev/zero >&2", timeout_s=30)
+        assert (result.exit_code, result.stdout_bytes, result.stderr_bytes) == (0, 20_000_000, 3_000_000)
+        assert len(result.stdout) == len(result.stderr) == CallLimits().output_bytes
+
+    def test_a_timeout_ends_what_left_its_session_where_commands_are_isolated(self) -> None:
+        late = "setsid sh -c 'setsid sh -c \"sleep 1; echo late > late\" & sleep 50' & sleep 50"
+
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> list[str]:
+            if "sandbox.isolates" not in await provider.probe():
+                return []
+            assert (await sandbox.exec(["sh", "-c", late], timeout_s=0.5)).status == "timeout"
+            await asyncio.sleep(1.5)
+            return [entry.name for entry in await sandbox.list()]
+
+        assert "late" not in self.act(act)
+
+    def test_a_fork_keeps_modes_links_times_and_deletions(self) -> None:
+        """Also of a snapshot whose sandbox is gone."""
+        change = (
+            "rm -r pkg/deep; ln a.txt twin; ln -s a.txt link; chmod 751 pkg; chmod 600 a.txt; touch -d @1115253912 twin"
+        )
+        look = "stat -c '%n %a %h %s %F' a.txt twin link pkg; stat -c %Y a.txt; cat link; ls pkg"
+
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            if not {"sandbox.forks", "sandbox.snapshots.files"} <= await provider.probe():
+                return
+            assert (await sandbox.exec(["sh", "-c", change])).exit_code == 0
+            mine = (await sandbox.exec(["sh", "-c", look])).stdout
+            assert b"1115253912" in mine and b"a.txt 600 2" in mine
+            (child,) = await forked(sandbox, 1)
+            ref = await sandbox.snapshot()
+            await sandbox.destroy()
+            again = Sandbox(await restored(provider, ref), "under/test", TREE)
+            for one in (child, again):
+                assert (await one.exec(["sh", "-c", look])).stdout == mine
 
         self.act(act)
 

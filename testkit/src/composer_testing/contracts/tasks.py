@@ -12,6 +12,7 @@ from composer_core.errors import UserError
 from composer_core.protocols import TaskSet
 from composer_core.trees import Patch, Tree
 from composer_core.types import EpisodeRequest, SlotKey, Task
+from composer_testing.scrub import leaks
 
 
 class TaskContract:
@@ -19,6 +20,8 @@ class TaskContract:
 
     sample = 24
     """Tasks of each split that are looked at closely."""
+    not_leaks: tuple[str, ...] = ()
+    """Paths that look as if they told an answer and do not: a file `fix.patch` that belongs to the task, say."""
     unseen: tuple[str, ...] = ()
     """Splits none of whose repaired files may stand in `texts("train")`."""
 
@@ -60,6 +63,16 @@ class TaskContract:
     def test_workspaces_are_what_their_reference_says(self, tasks: TaskSet) -> None:
         for task in self.some(tasks):
             assert tasks.tree(task.view.workspace).ref == task.view.workspace
+
+    def test_workspaces_hold_no_history_caches_or_leftovers_that_may_tell_the_answer(self, tasks: TaskSet) -> None:
+        for task in self.some(tasks):
+            tree, gold = tasks.tree(task.view.workspace), tasks.gold(task.id)
+            told = [found for found in leaks(tree) if found.partition(" is ")[0] not in self.not_leaks]
+            assert not told, (
+                f"the workspace of {task.id}: {'; '.join(told)}; fix: leave it out, or name it in `not_leaks`"
+            )
+            repaired = {file.data for file in gold.writes if file.data}
+            assert not [file.path for file in tree.files if file.data in repaired], f"{task.id} holds its own repair"
 
     def test_an_episode_receives_no_hidden_byte(self, tasks: TaskSet) -> None:
         for task in self.some(tasks):
