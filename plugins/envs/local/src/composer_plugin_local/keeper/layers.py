@@ -133,8 +133,8 @@ class Home:
                 self.fd = os.open(self.at, os.O_PATH | os.O_DIRECTORY)
                 self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY)
                 for kind in ("up", "work", "seen"):
-                    for tree in TREES:
-                        os.makedirs(f"{self.at}/{kind}/{tree}", 0o755)
+                    for folder in (kind, *(f"{kind}/{tree}" for tree in TREES)):
+                        os.mkdir(folder, 0o755, dir_fd=self.fd)
                 for tree in TREES:
                     self._take_after(tree)
         except BaseException:
