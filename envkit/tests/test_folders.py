@@ -76,7 +76,7 @@ def test_a_child_that_cannot_be_copied_is_failed_and_leaves_nothing(inside, monk
         monkeypatch.setattr("composer_envkit.folders.copy", full)
         (failed,) = await folders.create(await folders.prepare(TemplateSpec(TREE.ref), TREE))
         assert failed == Failed("no space left on device")
-        with pytest.raises(PathError, match="no space"):
+        with pytest.raises(BackendError, match="no space"):
             await sandbox.fork(1)
         monkeypatch.undo()
         assert len(folders.live) == 1 and len(list(folders.root.iterdir())) == 2

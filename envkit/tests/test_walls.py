@@ -7,7 +7,7 @@ import pytest
 from composer_core.errors import BackendError
 from composer_core.protocols import ExecRequest, TemplateSpec
 from composer_core.trees import Tree
-from composer_envkit import FolderProvider, WalledSandbox
+from composer_envkit import FolderProvider, WalledSandbox, walls
 
 TREE = Tree.of({"a.txt": "one\n"})
 
@@ -60,10 +60,36 @@ def test_a_commands_end_is_its_own(run, words, status, code, signal):
     assert (result.status, result.exit_code, result.signal) == (status, code, signal)
 
 
+FORGE = "for at in /proc/*/fd/*; do case $at in */fd/[012]) ;; *) printf 0 > $at;; esac; done 2>/dev/null"
+NO_FILES = "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, 0))"
+
+
 def test_a_command_cannot_report_another_end(run):
-    forge = "for at in /proc/*/fd/3; do echo 0 > $at; done; echo 0 >&3; exit 3"
-    result = run(f"({forge}) 2>/dev/null; exit 3")
-    assert (result.status, result.exit_code) == ("exited", 3)
+    """It could, were the runner's descriptors open to it: the pipe is the only one that is tried."""
+    for walled in (Walled, Unprivileged):
+        result = run(f"{FORGE}; kill -9 -1", walls=walled)
+        assert (result.status, result.signal) == ("signaled", 9)
+
+
+class Unprivileged(Walled):
+    def walls(self):
+        return [*super().walls(), "--cap-drop", "ALL"]
+
+
+LOOP = "for capability in range(64):\n    prctl(24, capability, 0, 0, 0)\n"
+
+
+@pytest.mark.parametrize(("walled", "given_up"), [(Walled, LOOP), (Unprivileged, "prctl(4, 0, 0, 0, 0)\n")])
+def test_the_forger_is_stopped_by_what_the_runner_gives_up(run, walled, given_up, monkeypatch):
+    """Without that a command is believed: so the test above tells something."""
+    assert given_up in walls.RUNNER
+    monkeypatch.setattr(walls, "RUNNER", walls.RUNNER.replace(given_up, ""))
+    assert run(f"{FORGE}; kill -9 -1", walls=walled).status == "exited"
+
+
+def test_limits_that_a_command_puts_on_the_runner_make_no_attempt_void(run):
+    code = f"python3 -c '{NO_FILES}'; exit 5"
+    assert run(code).exit_code == 5
 
 
 def test_walls_that_cannot_be_put_up_are_the_backends_failure(run):
@@ -74,10 +100,22 @@ def test_walls_that_cannot_be_put_up_are_the_backends_failure(run):
         def walls(self):
             return ["no-such-program"]
 
+    class Refused(Walled):
+        def walls(self):
+            return ["/etc/passwd"]
+
+    class Refusing(Walled):
+        def walls(self):
+            return ["sh", "-c", "exit 126"]
+
     with pytest.raises(BackendError, match="/no/such/folder"):
         run("true", walls=Broken)
     with pytest.raises(BackendError, match="no-such-program"):
         run("true", walls=Missing)
+    with pytest.raises(BackendError, match="Permission denied"):
+        run("true", walls=Refused)
+    with pytest.raises(BackendError, match="not run"):
+        run("true", walls=Refusing)
 
 
 def test_variables_reach_the_command_and_not_the_walls(run, tmp_path):

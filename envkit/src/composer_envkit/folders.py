@@ -3,10 +3,9 @@
 A template, a snapshot and a sandbox are the same thing, a folder; to create, to capture and to fork is to copy. Not by
 hard links: a command may write into a file in place, and every copy would change with it.
 
-Files are read and written from outside, where a path is looked up and then opened. A command that runs at that moment
-could put a link in between and so reach a file of the host; so in one sandbox commands and file operations take turns.
-That is enough where nothing of a command outlives it, as in a pid namespace; a backend in which something does has to
-open paths part by part instead, or isolates nothing.
+Files are read and written from outside, by `agent.files`, where the kernel lets no link and no race lead out of the
+workspace. Copies have no such help, so in one sandbox commands and copies take turns: what a command starts must end
+with it, or it could exchange a folder for a link while a snapshot is taken. Needs Linux 5.6.
 """
 
 from __future__ import annotations
@@ -15,18 +14,21 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
-from composer_core.errors import PathError, PrepareError, QuotaError
+from composer_core.errors import BackendError, PathError, PrepareError, QuotaError
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef, TemplateSpec
 from composer_core.trees import Tree
+from composer_envkit.agent import files
 from composer_envkit.processes import Processes
 from composer_envkit.providers import Provider, ended
-from composer_envkit.workspaces import copy, lay, remove
+from composer_envkit.workspaces import copy, in_thread, lay, remove
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Entries = list[Entry]
 Children = list[Created | Failed]
 
@@ -55,7 +57,7 @@ class FolderProvider(Provider):
         if missing:
             raise PrepareError(f"commands are not installed: {', '.join(missing)}", expected=f"on {self.path}")
         folder = self.folder()
-        await asyncio.to_thread(lay, workspace, folder)
+        await in_thread(lay, workspace, folder)
         return folder
 
     async def start(self, spec: TemplateSpec, state: Path) -> FolderSandbox:
@@ -100,7 +102,7 @@ class FolderSandbox:
         self.processes, self._turn = Processes(), asyncio.Lock()
 
     async def run(self, request: ExecRequest, cwd: Path) -> ExecResult:
-        """Run a command in a folder of the workspace; no file of it is touched from outside meanwhile."""
+        """Run a command in a folder of the workspace; nobody copies the workspace meanwhile."""
         return await self.processes.run(request, cwd, self.environment(request))
 
     def environment(self, request: ExecRequest) -> dict[str, str]:
@@ -111,32 +113,49 @@ class FolderSandbox:
 
     async def exec(self, request: ExecRequest) -> ExecResult:
         async with self._turn:
-            result = await self.run(request, await self._find(request.cwd, folder=True))
+            await self._files(_is_folder, request.cwd)
+            result = await self.run(request, self.folder / request.cwd)
         await self.provider.attach(self.id)  # SandboxGone if it was destroyed meanwhile
         return result
 
     async def read(self, path: str, limit_bytes: int) -> bytes:
-        async with self._using(path) as file:
-            if file.is_file() and file.stat().st_size > limit_bytes:
-                raise QuotaError(f"{path!r} has {file.stat().st_size} bytes, the limit is {limit_bytes}")
-            return await asyncio.to_thread(file.read_bytes)
+        data, _ = await self._files(files.read, path, limit_bytes)
+        return data
 
     async def write(self, path: str, data: bytes) -> None:
-        if len(data) > self.spec.file_bytes:
-            raise QuotaError(f"{path!r} would have {len(data)} bytes, the limit is {self.spec.file_bytes}")
-        async with self._using(path) as file:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            await asyncio.to_thread(file.write_bytes, data)
+        await self._files(files.write, path, data, self.spec.file_bytes)
 
     async def list(self, path: str) -> Entries:
-        async with self._using(path, folder=True) as folder:
-            return [entry(found) for found in sorted(folder.iterdir())]
+        return [Entry(*row) for row in await self._files(files.listing, path)]
+
+    async def _files(self, act: Callable[Concatenate[int, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do something below the workspace's descriptor, in a thread, since a folder may hold many files."""
+        await self.provider.attach(self.id)
+
+        def below() -> R:
+            fd = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
+            try:
+                return act(fd, *args, **kwargs)
+            finally:
+                os.close(fd)
+
+        try:
+            return await in_thread(below)
+        except files.Refused as error:
+            raise (QuotaError if error.kind == "quota" else PathError)(str(error)) from error
+        except (OSError, ValueError) as error:  # a null in it
+            await self.provider.attach(self.id)
+            raise PathError(str(error)) from error
 
     async def snapshot(self) -> SnapshotRef:
         """A copy that `create` starts from, until the provider is closed."""
-        folder = self.provider.folder()
-        async with self._using("", folder=True) as found:
-            await copied(found, folder, folder)
+        async with self._turn:
+            await self.provider.attach(self.id)
+            folder = self.provider.folder()
+            try:
+                await copied(self.folder, folder, folder)
+            except OSError as error:
+                raise BackendError("the workspace cannot be copied", found=str(error)) from error
         self.provider.sources[folder.name] = self.spec, folder
         return SnapshotRef(folder.name)
 
@@ -155,41 +174,15 @@ class FolderSandbox:
         await self.processes.kill()
         await remove(self.home)
 
-    @asynccontextmanager
-    async def _using(self, path: str, folder: bool = False) -> AsyncIterator[Path]:
-        """Where `path` really is, while nobody else uses the sandbox; what the system refuses is a PathError."""
-        async with self._turn:
-            found = await self._find(path, folder)
-            try:
-                yield found
-            except OSError as error:
-                raise PathError(f"{path!r}: {error.strerror or error}") from error
 
-    async def _find(self, path: str, folder: bool) -> Path:
-        await self.provider.attach(self.id)
-        try:
-            found = (self.folder / path).resolve()
-            fits = found.is_relative_to(self.folder) and not (found.is_fifo() or found.is_socket())
-            fits = fits and (found.is_dir() or not folder)
-        except (OSError, ValueError, RuntimeError) as error:  # its name too long, a null in it, links in a circle
-            raise PathError(f"{path!r}: {error}") from error
-        if not fits:
-            raise PathError(f"{path!r} is no such file or folder of the workspace")
-        return found
+def _is_folder(below: int, path: str) -> None:
+    os.close(files.open_folder(below, path))
 
 
 async def copied(source: Path, target: Path, home: Path) -> None:
     """Copy, or leave nothing of `home`."""
     try:
         await copy(source, target)
-    except OSError:
+    except BaseException:
         await remove(home)
         raise
-
-
-def entry(path: Path) -> Entry:
-    """Links, names that are no UTF-8, and what is out of reach (its path too long) are "other": in no patch."""
-    name = path.name.encode(errors="backslashreplace").decode()
-    if name != path.name or os.path.islink(path) or not (os.path.isdir(path) or os.path.isfile(path)):
-        return Entry(name, "other")
-    return Entry(name, "folder") if os.path.isdir(path) else Entry(name, "file", path.stat().st_size)

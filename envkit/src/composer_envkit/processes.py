@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,20 +28,33 @@ class Processes:
         self._running: dict[int, _Command] = {}
         self._killed = False
 
-    async def run(self, request: ExecRequest, cwd: Path, env: Mapping[str, str]) -> ExecResult:
+    async def run(
+        self,
+        request: ExecRequest,
+        cwd: Path,
+        env: Mapping[str, str],
+        *,
+        pass_fds: Sequence[int] = (),
+        not_started: Callable[[str, OSError | ValueError], ExecResult] | None = None,
+    ) -> ExecResult:
         """Run a command as the leader of a process group, and kill the group at its end; cancelling kills it too.
 
-        `env` is all of its environment. What cannot be started exits as a shell says it: with 127 if the command is not
-        found, else with 126.
+        `env` is all of its environment, `pass_fds` are descriptors it gets beside its streams. What cannot be started
+        exits as a shell says it: with 127 if the command is not found, else with 126; `not_started` may say otherwise.
         """
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         try:
             transport, command = await loop.subprocess_exec(
-                lambda: _Command(request.output_bytes), *request.argv, cwd=cwd, env=dict(env), start_new_session=True
+                lambda: _Command(request.output_bytes),
+                *request.argv,
+                cwd=cwd,
+                env=dict(env),
+                start_new_session=True,
+                pass_fds=pass_fds,
             )
         except (OSError, ValueError) as error:
-            return _not_started(request.argv[0], error)
+            return (not_started or as_a_shell_says)(request.argv[0], error)
         pid = transport.get_pid()
         self._running[pid] = command
         try:
@@ -107,7 +120,8 @@ class _Command(asyncio.SubprocessProtocol):
         )
 
 
-def _not_started(name: str, error: OSError | ValueError) -> ExecResult:
+def as_a_shell_says(name: str, error: OSError | ValueError) -> ExecResult:
+    """The result of a command that could not be started."""
     reason = error.strerror if isinstance(error, OSError) else error
     text = f"{name}: {reason}\n".encode(errors="replace")
     code = 127 if isinstance(error, FileNotFoundError) else 126

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
@@ -46,7 +47,7 @@ class Provider:
 
     async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
         """Equal specs have equal names and so are one template, laid out once."""
-        name = repr(sorted(asdict(spec).items()))
+        name = json.dumps(asdict(spec), sort_keys=True)
         async with self._preparing:
             if name not in self.sources:
                 self.sources[name] = spec, await self.template(spec, workspace)
@@ -56,7 +57,14 @@ class Provider:
         """One that cannot be made does not keep the others from being made."""
         if source.id not in self.sources:
             raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
-        return [await self._child(*self.sources[source.id]) for _ in range(n)]
+        children: list[Created | Failed] = []
+        try:
+            for _ in range(n):
+                children.append(await self._child(*self.sources[source.id]))
+        except BaseException:  # cancelled: nobody would ever hold them
+            await ended(child.backend.destroy() for child in children if isinstance(child, Created))
+            raise
+        return children
 
     async def _child(self, spec: TemplateSpec, state: Any) -> Created | Failed:
         try:

@@ -8,55 +8,58 @@ front of the command's words:
 - a word that is no program ends with the code of the walls, not with a shell's 126 or 127;
 - variables for the command reach the program outside the walls, and `LD_PRELOAD` is one of them.
 
-So a runner starts the command inside the walls, with its variables, and reports its end on a descriptor that the
-command is not given and cannot reach.
+So a runner starts the command inside the walls, with its variables, and reports on a pipe: first that it is there, then
+how the command ended. A runner that is there and says no more was ended by the command, whose loss that is.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from attrs import evolve
 
 from composer_core.errors import BackendError
 from composer_core.protocols import ExecRequest, ExecResult, TemplateSpec
 from composer_envkit.folders import FolderProvider, FolderSandbox
+from composer_envkit.processes import as_a_shell_says
 
-REPORTED = ("sh", "-c", 'exec 3>"$0" "$@"')
-"""Opens the file that is its first word as descriptor 3, and becomes the command that is the others."""
-NOT_STARTED = 126
-"""How a command ends whose words no system can be given; `Processes` says so, and nothing else was tried."""
 RUNNER = """
 import ctypes, os, sys
-ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
-os.set_inheritable(3, False)
-n = int(sys.argv[2]) + 3
-env, argv = dict(word.split("=", 1) for word in sys.argv[3:n]), sys.argv[n:]
+report, place, n = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]) + 4
+os.set_inheritable(report, False)
+prctl = ctypes.CDLL(None).prctl
+prctl(4, 0, 0, 0, 0)
+prctl(38, 1, 0, 0, 0)
+for capability in range(64):
+    prctl(24, capability, 0, 0, 0)
+os.write(report, b"+")
+env, argv = dict(word.split("=", 1) for word in sys.argv[4:n]), sys.argv[n:]
 try:
-    os.chdir(sys.argv[1])
+    os.chdir(place)
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", 'exec "$@"', "sh", *argv], env, setsigdef=[13, 25])
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 except (OSError, ValueError) as error:
     print(f"{argv[0][:200]}: {error}", file=sys.stderr)
     code = 126
-os.write(3, str(code).encode())
+os.write(report, str(code).encode())
 """
-"""prctl 4 (PR_SET_DUMPABLE) closes /proc/PID/fd to the command. Python ignores signals 13 (SIGPIPE) and 25 (SIGXFSZ);
-the command gets their defaults."""
+"""prctl 4 (PR_SET_DUMPABLE) closes /proc/PID/fd to the command; 38 (PR_SET_NO_NEW_PRIVS) and 24 (PR_CAPBSET_DROP) leave
+it no capability, with which it could be opened again. Python ignores signals 13 (SIGPIPE) and 25 (SIGXFSZ); the command
+gets their defaults."""
 
 
 class WalledSandbox(FolderSandbox):
     """A `FolderSandbox` whose commands run behind `walls`; files are the host's, as in all of them.
 
     The walls must take in all that a command starts, and end it with the command: a process that went on could exchange
-    a folder for a link while a file is read from outside.
+    a folder for a link while a snapshot is copied.
     """
 
     python: str = "python3"
     """The interpreter that runs the runner inside, 3.9 or newer, and looks at no folder of the workspace."""
-
     inside: str = "/workspace"
     """Where the walls show the workspace; a command may have closed it, so only the runner goes there."""
 
@@ -69,26 +72,39 @@ class WalledSandbox(FolderSandbox):
         raise NotImplementedError("put walls around a command")
 
     async def run(self, request: ExecRequest, cwd: Path) -> ExecResult:
-        """Raises BackendError if the command was not run."""
+        """Raises BackendError if the walls could not be put up."""
+        impossible: list[str] = []
+
+        def not_started(name: str, error: OSError | ValueError) -> ExecResult:
+            """Words that no system can be given are the command's own; walls that cannot be executed are not."""
+            if isinstance(error, OSError) and error.errno != errno.E2BIG:
+                raise BackendError("walls cannot be put up", found=f"{name}: {error.strerror}")
+            impossible.append(name)
+            return as_a_shell_says(request.argv[0], error)
+
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        with open(reader, "rb", buffering=0) as report:
+            with open(writer, "wb"):
+                within = evolve(request, argv=self._words(request, cwd, writer))
+                result = await self.processes.run(
+                    within, self.home, {"PATH": self.provider.path}, pass_fds=[writer], not_started=not_started
+                )
+            gone = self.id not in self.provider.live
+            return result if gone or impossible or result.status != "exited" else told(result, report.read(64))
+
+    def _words(self, request: ExecRequest, cwd: Path, report: int) -> tuple[str, ...]:
         variables = [f"{name}={value}" for name, value in self.environment(request).items()]
         place = Path(self.inside, cwd.relative_to(self.folder))
-        runner = (self.python, "-ISc", RUNNER, place, len(variables), *variables, *request.argv)
-        with NamedTemporaryFile() as report:
-            argv = tuple(map(str, (*REPORTED, report.name, *self.walls(), *runner)))
-            result = await self.processes.run(evolve(request, argv=argv), self.home, {"PATH": self.provider.path})
-            return self._told(result, report.read())
+        runner = (self.python, "-ISc", RUNNER, report, place, len(variables), *variables)
+        return tuple(map(str, (*self.walls(), *runner, *request.argv)))
 
-    def _told(self, result: ExecResult, report: bytes) -> ExecResult:
-        """The end as reported from inside. Without a report the command killed the runner, or nothing was run."""
-        code = result.exit_code
-        if result.status != "exited" or code in (None, NOT_STARTED) or self.id not in self.provider.live:
-            return result
-        if report:
-            code = int(report)
-        elif code <= 128:
-            raise BackendError("a command was not run", found=result.stderr.decode(errors="replace").strip())
-        else:
-            code = 128 - code
-        if code < 0:
-            return evolve(result, status="signaled", exit_code=None, signal=-code)
-        return evolve(result, exit_code=code)
+
+def told(result: ExecResult, report: bytes | None) -> ExecResult:
+    """The result of the walls, with the command's own end."""
+    if not report:
+        raise BackendError("a command was not run", found=result.stderr.decode(errors="replace").strip())
+    code = int(report[1:] or -9)
+    if code < 0:
+        return evolve(result, status="signaled", exit_code=None, signal=-code)
+    return evolve(result, exit_code=code)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from composer_core.errors import BackendError
 from composer_core.trees import Tree
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def lay(tree: Tree, folder: Path) -> None:
@@ -43,6 +48,16 @@ async def remove(folder: Path) -> None:
         error = await _host("rm", "-rf", "--", str(folder))
         if error:
             raise BackendError("a folder cannot be removed", where=str(folder), found=error, fix="remove it by hand")
+
+
+async def in_thread(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run it in a thread. Cancelling waits for its end: whoever cleans up next must not meet it at work."""
+    running = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.gather(running, return_exceptions=True)
+        raise
 
 
 async def _host(*argv: str) -> str:

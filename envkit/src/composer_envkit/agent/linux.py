@@ -106,6 +106,8 @@ def open_beneath(folder: int, path: str, flags: int, mode: int = 0, links: bool 
     resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | (0 if links else RESOLVE_NO_SYMLINKS)
     how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
     name = os.fsencode(path or ".")
+    if b"\0" in name:  # where the kernel would stop reading
+        raise OSError(errno.EINVAL, "a null in a path")
     for _ in range(RACES):
         fd: int = libc.syscall(SYS_OPENAT2, folder, name, ctypes.byref(how), ctypes.sizeof(how))
         if fd >= 0 or ctypes.get_errno() != errno.EAGAIN:

@@ -43,9 +43,10 @@ class JailProvider(FolderProvider):
     async def probe(self) -> frozenset[str]:
         """Tries one command, since what a kernel allows cannot be read anywhere; ConfigError if it cannot run."""
         try:
-            (trial,) = await self.create(await self.prepare(TemplateSpec(Tree(()).ref), Tree(())))
-            await trial.backend.exec(ExecRequest(("true",)))
-            await trial.backend.destroy()
+            trial = await self.start(TemplateSpec(Tree(()).ref), self.folder())
+            self.live[trial.id] = trial
+            await trial.exec(ExecRequest(("true",)))
+            await trial.destroy()
         except BackendError as error:
             raise ConfigError(
                 "workshop/jail cannot run commands here",
