@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import docker
+
 from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateSpec
 from composer_core.trees import Tree
 from composer_plugin_docker.config import DockerConfig
@@ -64,3 +66,14 @@ def commands_on_this_machine() -> str:
         except OSError:
             continue
     return "\n".join(found)
+
+
+def things() -> tuple[set[str], set[str], set[str]]:
+    """Containers, images and volumes of the engine."""
+    api = docker.from_env().api
+    try:
+        containers = {row["Id"] for row in api.containers(all=True)}
+        volumes = {row["Name"] for row in api.volumes()["Volumes"] or ()}
+        return containers, {row["Id"] for row in api.images(all=True)}, volumes
+    finally:
+        api.close()

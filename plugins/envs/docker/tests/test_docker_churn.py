@@ -1,5 +1,7 @@
 """Containers come and go, some killed from outside, and nothing of them stays."""
 
+from containers import things
+
 from composer_plugin_docker.plugin import composer_sandboxes
 from composer_testing.contracts.sandbox_churn import ChurnContract
 
@@ -12,3 +14,9 @@ class TestDocker(ChurnContract):
     async def crash(self, backend):
         engine = backend._provider.engine
         await engine.call(engine.api.kill, backend._container)
+
+    async def footprint(self, provider):
+        found = await super().footprint(provider)
+        for kind, there in zip(("containers", "images", "volumes"), things(), strict=True):
+            found[kind] = len(there)
+        return found
