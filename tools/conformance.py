@@ -101,7 +101,7 @@ CASES = {
     "C8": Case(
         "limits of a sandbox, which answers meanwhile; whose fault that is",
         (
-            *("test_a_sandbox_answers_while*", "test_the_agent_answers*", "test_what_a_command_does_to_its_machine*"),
+            *("test_a_sandbox_answers_while*", "test_the_agent_answers*", "test_what_a_command_does_to_its_*"),
             *("test_memory_a_command*", "test_a_full_disk*", "test_a_fork_bomb*", "test_a_command_over*"),
         ),
         ("sandbox.limits.memory", "sandbox.limits.processes", "sandbox.limits.file_size", "sandbox.limits.disk"),
@@ -236,7 +236,7 @@ page says what it was tried against.
 """
 TAIL = """
 ## Your own sandboxes
-The suites are public: subclass `CommandContract` (C1 to C14), `SecurityContract` (C8, S1 to S4, S6, S7),
+The suites are public: subclass `CommandContract` (C1 to C14), `VerdictContract` (C8, S1 to S4, S6, S7),
 `HonestyContract` (S8), `ReplayContract` (C16) and `ChurnContract` (C15) of `composer_testing.contracts` and name
 your record. What your record does not declare must be refused, what it declares is tried.
 

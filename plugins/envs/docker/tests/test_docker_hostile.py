@@ -1,8 +1,8 @@
-"""What a hostile command meets in containers: the public suite."""
+"""What a hostile command meets in containers, and whose fault that is: the public suites."""
 
 from composer_plugin_docker.plugin import composer_sandboxes
-from composer_testing.contracts.sandbox_security import SecurityContract
+from composer_testing.contracts.sandbox_verdicts import VerdictContract
 
 
-class TestDocker(SecurityContract):
+class TestDocker(VerdictContract):
     spec = next(iter(composer_sandboxes()))
