@@ -15,7 +15,17 @@ from results import RESULTS
 from table import PAGE, page, results
 
 FOLDER = Path(__file__).resolve().parent
-SCRIPTS = ("help_time", "control_plane", "sandboxes", "envd", "sampler_throughput", "rl_step", "mxfp8")
+SCRIPTS = (
+    "help_time",
+    "control_plane",
+    "sandboxes",
+    "envd",
+    "sampler_throughput",
+    "rl_step",
+    "mxfp8",
+    "mxfp8_layer",
+    "mxfp8_quickstart",
+)
 
 
 def main() -> int:

@@ -68,9 +68,9 @@ def decoding(model: Any, rows: int) -> Callable[[], None]:
 
 
 def compared(calls: list[Callable[[], None]], repeats: int) -> tuple[float, float]:
-    """Median milliseconds of each, taken in turns, after three turns to warm up."""
+    """Median milliseconds of each, taken in turns, after up to three turns to warm up."""
     acts = {str(number): lambda call=call: seconds(call) * 1e3 for number, call in enumerate(calls)}
-    medians(acts, 3)
+    medians(acts, min(3, repeats))
     ours, theirs = medians(acts, repeats).values()
     return ours, theirs
 
@@ -81,18 +81,20 @@ def main() -> int:
     options.add_argument("--threads", type=int, default=2, help="of the trainer's step")
     options.add_argument("--repeats", type=int, default=15)
     given = options.parse_args()
+    torch.set_num_threads(1)
     models = policy(build(MXFP8Config(), BuildContext(Path()))), policy()
+    many, threads, repeats = (4, 1, 1) if given.quick else (96, given.threads, given.repeats)
+    step, half, third = f"trainer's step, {ROWS * TOKENS} tokens", "ratio >= 0.5", "ratio >= 0.333"
     cases = {
-        "trainer's step, 2000 tokens": (given.threads, [training(model) for model in models], "ratio >= 0.5"),
-        "decoding, 96 rows": (1, [decoding(model, 96) for model in models], "ratio >= 0.333"),
-        "decoding, 1 row": (1, [decoding(model, 1) for model in models], "ratio >= 0.333"),
+        f"{step}, threads: {threads}": (threads, [training(model) for model in models], repeats, half),
+        f"decoding, {many} rows": (1, [decoding(model, many) for model in models], 10 * repeats, third),
+        "decoding, 1 row": (1, [decoding(model, 1) for model in models], 10 * repeats, third),
     }
-    repeats = 1 if given.quick else given.repeats
     rows = []
-    for what, (threads, calls, target) in cases.items():
+    for what, (threads, calls, count, target) in cases.items():
         torch.set_num_threads(threads)
-        ours, theirs = compared(calls, repeats * (1 if "step" in what else 10))
-        rows.append(Row(f"{what}, threads: {threads}", ours, "ms", theirs, "fp32 experts of hf", target))
+        ours, theirs = compared(calls, count)
+        rows.append(Row(what, ours, "ms", theirs, "fp32 experts of hf", target))
     title = "MXFP8 in plain torch on a CPU, in the quickstart's model"
     return Results("mxfp8_quickstart", title, rows, versions=versions_of("torch", "composer-plugin-mxfp8")).finish(
         given

@@ -11,7 +11,17 @@ import sys
 
 import pytest
 
-SCRIPTS = ("help_time", "control_plane", "sandboxes", "envd", "sampler_throughput", "rl_step", "mxfp8")
+SCRIPTS = (
+    "help_time",
+    "control_plane",
+    "sandboxes",
+    "envd",
+    "sampler_throughput",
+    "rl_step",
+    "mxfp8",
+    "mxfp8_layer",
+    "mxfp8_quickstart",
+)
 
 
 @pytest.fixture
