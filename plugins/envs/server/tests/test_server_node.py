@@ -371,6 +371,41 @@ def test_what_vanished_behind_the_servers_back_is_taken_off(tmp_path, monkeypatc
     asyncio.run(main())
 
 
+def test_a_provider_that_does_not_answer_keeps_no_lease_from_ending(tmp_path, monkeypatch):
+    async def main():
+        behind = MemoryProvider()
+        tables = {"server": {"reconcile_s": 0.1}}
+        async with served(tmp_path, monkeypatch, behind, **tables) as running:
+            silent = RemoteProvider(RemoteConfig(urls=(running.url,), lease_s=1.0), TOKEN)
+            await create(silent)
+            behind.attach = lambda id: asyncio.Event().wait()
+            silent._nodes[0]._beating.cancel()
+            await until(lambda: not behind.live)
+            await silent.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_waits_in_line_with_every_connection_is_still_heard_of(tmp_path, monkeypatch):
+    async def main():
+        behind = SlowProvider()
+        async with (
+            served(tmp_path, monkeypatch, behind) as running,
+            client(running, lease_s=1.0, starts=1) as provider,
+        ):
+            template = await provider.prepare(SPEC, TREE)
+            (box,) = await create(provider)
+            behind.gate.clear()
+            tasks = [asyncio.ensure_future(provider.create(template)) for _ in range(3)]
+            await asyncio.sleep(2.0)
+            assert await box.read("a.txt", 10) == b"one\n", "nor do calls wait behind creations"
+            behind.gate.set()
+            assert all(isinstance(child, Created) for found in await asyncio.gather(*tasks) for child in found)
+            assert not running.node.figures.counts["leases_expired"]
+
+    asyncio.run(main())
+
+
 def test_a_sandbox_that_cannot_be_destroyed_keeps_its_room_until_it_can(tmp_path, monkeypatch):
     async def main():
         behind = MemoryProvider()

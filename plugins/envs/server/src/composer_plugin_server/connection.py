@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import json
 import os
 import secrets
@@ -27,8 +28,14 @@ from composer_plugin_server.strict import structured
 from composer_plugin_server.wire import KEY_HEADER, LEASE_HEADER, ErrorReply, LeaseGone, NodeReply
 
 T = TypeVar("T")
-RETRY_S, PAUSE_S = 10.0, 0.1
-"""How long a request is sent again after connections were lost, and the first pause between two; pauses double."""
+RETRY_S = 10.0
+"""A server that was not heard of for so long, on any connection, is given up; one that is busy answers somebody."""
+TRIES = 4
+"""Sent at least so often: a client that was busy itself must not take that for the server's silence."""
+PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+"""First and longest pause before a request is sent again; they double."""
+CONNECT_S = 30.0
+"""How long a connection may take to be made; thousands at once stand in the kernel's line."""
 BEATS = 4
 """Heartbeats in the time of a lease."""
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
@@ -52,6 +59,7 @@ class Connection:
     _opening: asyncio.Lock = field(factory=asyncio.Lock)
     _beating: asyncio.Task[None] | None = None
     _telling: set[asyncio.Task[None]] = field(factory=set)
+    _heard_s: float = 0.0
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -71,7 +79,7 @@ class Connection:
 
         Raises:
             SandboxError: what the server raised.
-            SandboxUnreachable: it did not answer for `RETRY_S`.
+            SandboxUnreachable: it answered nobody for `RETRY_S`.
         """
         key = secrets.token_urlsafe(12) if keyed else ""
         headers = {KEY_HEADER: key} if keyed else {}
@@ -96,8 +104,8 @@ class Connection:
         starts: bool,
     ) -> tuple[int, bytes]:
         """Status and body."""
-        until_s, pause_s = time.monotonic() + RETRY_S, PAUSE_S
-        while True:
+        started_s, pause_s = time.monotonic(), PAUSE_S
+        for tries in itertools.count(1):
             calls, creations = self._sessions()
             session = creations if starts else calls
             try:
@@ -110,17 +118,21 @@ class Connection:
                     params=query,
                     allow_redirects=False,
                 ) as reply:
-                    return reply.status, await reply.read()
+                    found = reply.status, await reply.read()
+                    self._heard_s = time.monotonic()
+                    return found
             except LOST as error:
                 if self.closed:
                     raise SandboxGone("the provider was closed") from error
-                if time.monotonic() + pause_s > until_s:
+                silent_s = time.monotonic() + pause_s - max(started_s, self._heard_s)
+                if silent_s > RETRY_S and tries >= TRIES:
                     fix = "is composer-run envd running there?"
                     raise SandboxUnreachable(
                         "the environment server does not answer", where=self.url, found=str(error), fix=fix
                     ) from error
             await asyncio.sleep(pause_s)
-            pause_s *= 2
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        raise AssertionError("not reached")
 
     def _sessions(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
         if self.closed:
@@ -133,7 +145,7 @@ class Connection:
         """Times are the server's to keep: it knows when a command's is over."""
         connector = aiohttp.TCPConnector(limit=most, limit_per_host=most)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/octet-stream"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
         return aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout, trust_env=False)
 
     def _give_up(self, key: str, headers: dict[str, str]) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 from attrs import define, field
 
@@ -29,9 +31,18 @@ class Keeper:
     node: Node
     operations: Operations
     _tasks: set[asyncio.Task[None]] = field(factory=set)
+    _reconciling: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """One round after another; what fails in one is tried again in the next."""
+        try:
+            await self._rounds()
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _rounds(self) -> None:
         looked_s = reconciled_s = time.monotonic()
         while True:
             self.expire()
@@ -43,7 +54,8 @@ class Keeper:
                 self.look()
             if now - reconciled_s >= self.node.settings.server.reconcile_s:
                 reconciled_s = now
-                await self.reconcile()
+                if self._reconciling is None or self._reconciling.done():  # a provider may take its time
+                    self._reconciling = self._start(self.reconcile())
             await asyncio.sleep(TICK_S)
 
     def look(self) -> None:
@@ -59,20 +71,22 @@ class Keeper:
         for lease in node.leases.late():
             node.figures.counts["leases_expired"] += 1
             node.leases.remove(lease)
-            self._start(lease, None)
+            self._start(node.end(lease))
         for lease in node.leases:
             late = [one for one in lease.sandboxes.values() if one.until_s is not None and now > one.until_s]
             for owned in late:
                 node.figures.counts["sandboxes_expired"] += 1
-                self._start(lease, owned)
+                self._end(lease, owned)
 
-    def _start(self, lease: Lease, owned: Owned | None) -> None:
-        work = self.node.end(lease) if owned is None else self.node.destroy(lease, owned.id)
-        if owned is not None:
-            owned.until_s = None  # once is enough
+    def _end(self, lease: Lease, owned: Owned) -> None:
+        owned.until_s = None  # once is enough
+        self._start(self.node.destroy(lease, owned.id))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -18,7 +18,7 @@ def composer_sandboxes() -> Iterable[SandboxSpec]:
         summary="Sandboxes of one or more nodes, asked of their servers (composer-run envd); offers what these do",
         factory="composer_plugin_server.remote:build",
         config=RemoteConfig,
-        footprint=Footprint(imports={"aiohttp": 15 << 20}),
+        footprint=Footprint(imports={"aiohttp": 13 << 20}),
         isolation="vm",  # at best: `sandbox.needs` says what a run insists on
         relays=True,
         capabilities={name for name in CAPABILITIES if name.startswith("sandbox.")},
