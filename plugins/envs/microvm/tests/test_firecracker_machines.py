@@ -19,6 +19,7 @@ from composer_core.errors import BackendError, PathError, SandboxUnreachable
 from composer_core.protocols import Failed
 from composer_plugin_microvm import vsock
 from composer_plugin_microvm.jail import RunFolder
+from composer_plugin_microvm.sandbox import MachineSandbox
 
 CHECK = "md5sum -c --quiet sums && cat said"
 
@@ -62,15 +63,16 @@ def test_a_saving_that_failed_is_made_up_for_by_the_next(booted, monkeypatch) ->
 
 def test_a_parent_goes_on_while_it_is_saved_though_its_connection_ends(booted) -> None:
     async def action(sandbox, provider):
-        running = asyncio.ensure_future(sh(sandbox, "for i in 1 2 3 4 5 6; do echo $i; sleep 0.3; done"))
-        await asyncio.sleep(0.5)
+        script = "echo 1; sleep 1; for i in 2 3 4 5 6; do echo $i; sleep 0.3; done; touch late"
+        running = asyncio.ensure_future(sh(sandbox, script))
+        await heard(sandbox, b"1\n")
         forking = asyncio.ensure_future(forked(sandbox))
         answers = await asyncio.gather(*(sandbox.read("a.txt", 10) for _ in range(20)))
         child = await forking
         assert set(answers) == {b"one\n"} and await child.read("a.txt", 10) == b"one\n"
         result = await running
         assert (result.exit_code, result.stdout) == (0, b"1\n2\n3\n4\n5\n6\n")
-        assert "sleep" not in await output(child, "cat /proc/[0-9]*/comm")
+        assert "late" in await output(sandbox, "ls") and "late" not in await output(child, "ls")
 
     act(action, booted)
 
@@ -117,6 +119,13 @@ def test_a_machine_is_jailed_as_a_user_of_its_own_and_can_write_nothing_that_oth
     act(action, booted)
 
 
+async def heard(sandbox: MachineSandbox, said: bytes) -> None:
+    """Wait until a command that runs has been heard to say so."""
+    async with asyncio.timeout(20):
+        while said not in [reply.body("out") for reply in sandbox.machine.channel._pending.values()]:
+            await asyncio.sleep(0.02)
+
+
 def child_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
@@ -161,7 +170,7 @@ asyncio.run(main())
         holding, outer = map(int, holder.stdout.readline().split())
         inner = jailed(outer)
         os.kill(holding, signal.SIGKILL)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in (outer, inner)) and time.monotonic() < end:
         time.sleep(0.02)
     assert not any(Path(f"/proc/{pid}").exists() for pid in (outer, inner))
@@ -174,7 +183,7 @@ def test_a_guest_that_ends_itself_is_lost_and_a_machine_that_the_host_loses_is_n
     async def action(sandbox, provider):
         other = await forked(sandbox)
         running = asyncio.ensure_future(sh(sandbox, "echo so far; sleep 20"))
-        await asyncio.sleep(1)
+        await heard(sandbox, b"so far\n")
         sandbox.machine.channel._transport.write(b"\xff" * 8)  # process 1 ends, the kernel with it
         result = await running
         assert (result.status, result.stdout) == ("lost", b"so far\n")
