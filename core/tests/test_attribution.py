@@ -8,6 +8,7 @@ import asyncio
 import gc
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import composer_core
 from composer_core.assembly import Assembly
 from composer_core.checking import problems_of
 from composer_core.cli import main
@@ -163,6 +165,22 @@ def test_in_a_registration_hook(install, at):
     assert f"mine/composer_tools of {WHOSE} (hook)" in str(caught.value)
     assert "(site/mine_hooks.py:" in str(caught.value), "the author's line"
     assert caught.value.exit_code == 2, "nothing has run yet"
+
+
+def test_the_line_is_the_authors_where_core_is_installed_among_other_packages(tmp_path):
+    """Two copies of the code in a folder of that name: what broke is not core's own call."""
+    site = tmp_path / "site-packages"
+    shutil.copytree(Path(composer_core.__file__).parent, site / "composer_core", ignore=shutil.ignore_patterns("*.pyc"))
+    (site / "author.py").write_text("def act():\n    return 1 / 0\n")
+    head = "import author\nfrom composer_core import Tree\nfrom composer_core.errors import boundary\n"
+
+    def told(call):
+        code = f"{head}with boundary('tools', 'mine/act'): {call}"
+        environment, words = {"PYTHONPATH": str(site)}, [sys.executable, "-c", code]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False).stderr
+
+    assert "PluginFault" in told("author.act()") and "(site-packages/author.py:2)" in told("author.act()")
+    assert "PluginFault" in told("Tree.of(3)") and "(composer_core/" not in told("Tree.of(3)")
 
 
 def test_in_the_hook_that_checks_a_run(install):

@@ -108,6 +108,17 @@ def test_the_branch_is_exactly_prompt_samples_and_results():
     assert script.released == [f"{trace.key.episode_id}#0"]
 
 
+def test_a_sampler_that_cannot_let_go_is_a_fault_on_a_trace_that_counts():
+    class Stuck(Script):
+        async def release(self, session):
+            raise RuntimeError("cache is gone")
+
+    trace = run(Stuck(WRITE, DONE))
+    assert trace.verdict.valid and trace.branches
+    (fault,) = trace.faults
+    assert fault.plugin == "good/sampler" and "cache is gone" in fault.error
+
+
 def test_positions_and_noise_go_on_over_turns():
     script = Script(WRITE, DONE)
     run(script)

@@ -37,10 +37,20 @@ async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
         return _void(episode, error)
     finally:
         episode.stats["wall_s"] = time.perf_counter() - started
-        for branch in range(len(episode.rows)):
-            await parts.samplers[request.sampler].release(f"{request.key.episode_id}#{branch}")
+        await _release(episode)
     trace = episode.trace()
     return await grade(trace, request, parts) if request.graded else trace
+
+
+async def _release(episode: RunningEpisode) -> None:
+    """Let the sampler forget the branches. One that fails at it took part in the turns all the same: it is a fault."""
+    name = episode.request.sampler
+    for branch in range(len(episode.rows)):
+        try:
+            with episode.parts.blame("samplers", name):
+                await episode.parts.samplers[name].release(f"{episode.request.key.episode_id}#{branch}")
+        except ComposerError as error:
+            episode.faults.append(fault_of("sampler", error))
 
 
 async def _attempt(episode: RunningEpisode) -> None:

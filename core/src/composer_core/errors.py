@@ -263,11 +263,12 @@ class _Boundary(AbstractContextManager[None]):
 
 def _line(trace: TracebackType | None) -> str:
     """The last line that is neither core's nor of the standard library: where the author has to look."""
-    ours = (os.path.dirname(__file__), os.path.dirname(os.__file__))
+    core, library = (os.path.dirname(path) + os.sep for path in (__file__, os.__file__))
     text = ""
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
-        if os.path.isfile(path) and ("site-packages" in path or not path.startswith(ours)):
+        theirs = "-packages" in path or not path.startswith(library)
+        if theirs and not path.startswith(core) and os.path.isfile(path):
             text = f" ({os.sep.join(path.split(os.sep)[-2:])}:{trace.tb_lineno})"
         trace = trace.tb_next
     return text

@@ -8,6 +8,7 @@ another backend. Ids mean something in this process only.
 """
 
 import sys
+import sysconfig
 from pathlib import Path
 
 from composer_core import BuildContext, NoConfig, Tree
@@ -19,8 +20,12 @@ PYTHON = Path(sys.executable).resolve()
 PATH = f"/usr/local/bin:/usr/bin:/bin:{PYTHON.parent}"
 SHOWN = list(dict.fromkeys([Path("/usr"), Path(sys.base_prefix).resolve()]))
 """Folders of the host that every sandbox sees, read-only: the system's programs and this interpreter."""
+LIBRARY = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+IMPORTED = [path for path in map(Path, sys.path) if path.is_dir() and path.resolve() not in LIBRARY]
+OURS = [path.resolve() for path in IMPORTED if path.name != "lib-dynload"]
 PACKAGES = [found for path in [*SHOWN, Path("/usr/local")] for found in path.glob("lib*/python3*/*-packages")]
-"""Shown empty: an installed plugin may hold the answers of its tasks."""
+PACKAGES += [path for path in OURS if path not in PACKAGES and any(path.is_relative_to(shown) for shown in SHOWN)]
+"""Shown empty, also where this process imports from: an installed plugin may hold the answers of its tasks."""
 WALLS = [
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--clearenv"),
     *("--cap-drop", "ALL", "--uid", "1000", "--gid", "1000"),
