@@ -107,8 +107,8 @@ def few(ids_NK: torch.Tensor, gate_up_E2FD: torch.Tensor) -> bool:
 
 
 DECODE_PAIRS = 1024
-"""Most pairs of which a GPU multiplies each with its expert's 8-bit weights; above, rows are sorted by expert. On an H200
-the two cross between 1024 and 2048 pairs, with 64 experts of 7168 x 2048 and with 128 of 2048 x 768."""
+"""Most pairs of which a GPU multiplies each with its expert's 8-bit weights; above, rows are sorted by expert. The two
+cross between 1024 and 2048 pairs on an H200, with 64 experts of 7168 x 2048 and with 128 of 2048 x 768."""
 
 
 class _Experts(torch.autograd.Function):
