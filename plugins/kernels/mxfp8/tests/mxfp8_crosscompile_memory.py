@@ -24,8 +24,8 @@ TYPES = {
     torch.float32: "fp32", torch.int16: "i16", torch.uint8: "u8", torch.int32: "i32", torch.int64: "i64",
 }  # fmt: skip
 INSTRUCTIONS = {
-    "16 bytes loaded": r"ld\.global\S*\.v4\.b32",
-    "16 bytes stored": r"st\.global\S*\.v4\.b32",
+    "wide loads": r"ld\.global\S*\.v[24]\.b32",
+    "wide stores": r"st\.global\S*\.v[24]\.b32",
     "to E4M3": r"cvt\.rn\.satfinite\.e4m3x2\.f32",
     "from E4M3": r"cvt\.rn\.f16x2\.e4m3x2",
 }

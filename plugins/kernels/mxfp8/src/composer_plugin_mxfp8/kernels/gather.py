@@ -17,10 +17,11 @@ from composer_plugin_mxfp8.ops import Blocks, Plan
 
 TILES: dict[str, Tile] = {
     "rows": (4, 1024, 4),
-    "both": (32, 256, 4),
+    "both": (32, 128, 2),
     "bytes": (4, 1024, 4),
     "scales": (128, 32, 4),
-    "columns": (32, 256, 2),
+    "bytes to columns": (32, 128, 1),
+    "bytes to both": (32, 128, 2),
 }
 """Measured on an H200 (benchmarks/mxfp8.py)."""
 
@@ -141,7 +142,7 @@ def _gather_blocks(
 ) -> list[Pair]:
     rows, cols = pairs_R.shape[0], data.shape[1]
     made = [new_blocks(data, rows, cols, block) for block in ((ROWWISE, COLUMNWISE) if both else (COLUMNWISE,))]
-    tile = TILES["columns"]
+    tile = TILES["bytes to both" if both else "bytes to columns"]
     launch(
         gather_columns_tile, grid(rows, cols, tile), bits(data.contiguous()), scale.contiguous(), pairs_R,
         *made[0], *made[-1], rows, cols, chosen, both, *tile[:2], native(data), warps=tile[2],

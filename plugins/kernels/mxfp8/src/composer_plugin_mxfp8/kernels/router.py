@@ -16,8 +16,8 @@ from composer_plugin_mxfp8.reference import balance_bias
 
 __all__ = ["balance_bias", "route"]
 
-TOKENS = 8
-"""Tokens of a program."""
+SCORES = 4096
+"""Scores that a program holds, measured on an H200; of 16 tokens at most."""
 
 
 @triton.jit
@@ -66,10 +66,11 @@ def _route(
     ids = logits.new_empty((tokens, k), dtype=torch.int64)
     weights, load = ids.new_empty(ids.shape, dtype=torch.float32), ids.new_zeros(experts, dtype=torch.int32)
     bias = None if bias is None else bias.float().contiguous()
-    sizes = TOKENS, triton.next_power_of_2(experts), triton.next_power_of_2(k)
+    e2 = triton.next_power_of_2(experts)
+    together = max(1, min(16, SCORES // e2))
     launch(
-        route_tile, (triton.cdiv(tokens, TOKENS),), bits(logits.contiguous()), bias, ids, weights, load, tokens,
-        experts, k, softmax, bias is not None, normalize, *sizes,
+        route_tile, (triton.cdiv(tokens, together),), bits(logits.contiguous()), bias, ids, weights, load, tokens,
+        experts, k, softmax, bias is not None, normalize, together, e2, triton.next_power_of_2(k),
     )  # fmt: skip
     return ids, weights, load
 

@@ -15,7 +15,7 @@ from composer_plugin_mxfp8.kernels.launch import Tile, as_e4m3, grid, launch, ne
 from composer_plugin_mxfp8.kernels.numerics import bits, native, through, widen
 from composer_plugin_mxfp8.ops import Blocks, Plan
 
-TILES: dict[str, Tile] = {"rows": (16, 256, 8), "both": (32, 128, 4), "backward": (32, 128, 4)}
+TILES: dict[str, Tile] = {"rows": (16, 256, 8), "both": (32, 64, 2), "backward": (32, 64, 2)}
 """Measured on an H200 (benchmarks/mxfp8.py)."""
 
 
