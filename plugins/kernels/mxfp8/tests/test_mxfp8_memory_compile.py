@@ -1,4 +1,4 @@
-"""What the memory-bound kernels become on GPUs that this machine lacks: no spills, wide accesses, conversions in hardware.
+"""What the memory-bound kernels become on GPUs that this machine lacks: no spills, wide accesses, no emulation.
 
 They are compiled in a process of their own, where nothing is interpreted.
 """
