@@ -4,8 +4,8 @@ asked for at once and all alive together; and what a server adds to each act.
 The server is `composer-run envd` in a process of its own with its settings as they ship, the number of sandboxes apart;
 this process is the client, `server/remote`. A burst is one creation for each sandbox, each a request on a connection
 of its own, so that all stand in the server's line at once. A creation's time is what the caller sees, waiting included;
-the time that the server let it wait for room is told apart. After a burst a command runs in every sandbox before the
-first is destroyed: what was created is there.
+the time that the server let it wait for room is told apart; the rest is mostly the making of so many connections. After
+a burst a command runs in every sandbox before the first is destroyed: what was created is there.
 
 Single acts are those of one sandbox, one at a time, beside the same provider in this process: the difference is what
 the HTTP requests cost, on a machine whose two cores client and server share. In memory the acts themselves cost
