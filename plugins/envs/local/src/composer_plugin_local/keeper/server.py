@@ -246,13 +246,19 @@ class Server:
 
     def _start(self, sandbox: Sandbox, slot: Slot, header: dict[str, Any], stdin: bytes) -> None:
         number = header["n"]
+        try:
+            room = self._room(sandbox)
+        except OSError as error:
+            self.idle.append(slot)
+            self._reply(number, {"error": "backend", "message": f"no room for a command: {error}"})
+            return
         command = Command(sandbox, slot, header, lambda reply, data=b"": self._reply(number, reply, data))
         self.running.add(command)
         self._watch(slot.channel, lambda: self._from_slot(command))
         for stream in command.streams:
             self._watch(stream.fd, self._drainer(stream))
         try:
-            command.start(self._room(sandbox), header, stdin)
+            command.start(room, header, stdin)
         except OSError as error:
             self._unwatch(command)
             command.refused(error.errno or 0)
