@@ -165,6 +165,24 @@ def test_a_command_that_runs_meanwhile_goes_on_in_the_parent_and_reaches_no_chil
     act(action)
 
 
+def test_folders_nested_beyond_reach_go_along_whether_they_are_frozen_or_copied() -> None:
+    """Else a policy could make an attempt void that would have failed."""
+    deep = "d/" * 1500
+
+    async def action(sandbox: NamespacesSandbox, provider: NamespacesProvider) -> None:
+        await sh(sandbox, f"mkdir -p {deep}; echo here > {deep}file")
+        running = asyncio.ensure_future(sandbox.exec(ExecRequest(("sleep", "50"), timeout_s=55)))
+        await sh(sandbox, "sleep 0.2")
+        (copied,) = await forked(sandbox)
+        await sandbox.destroy()
+        await asyncio.gather(running, return_exceptions=True)
+        (frozen,) = await forked(copied)
+        for one in (copied, frozen):
+            assert (await sh(one, f"cat {deep}file")).stdout == b"here\n"
+
+    act(action)
+
+
 def test_shared_memory_stays_with_the_parent_through_all_its_forks() -> None:
     async def action(sandbox: NamespacesSandbox, provider: NamespacesProvider) -> None:
         for turn in range(LEVELS + 2):

@@ -20,9 +20,12 @@ from typing import Any
 
 from composer_envkit.agent import linux
 from composer_plugin_local.keeper.cgroups import Groups, delegate, remove
+from composer_plugin_local.keeper.layers import INODES_PER_SANDBOX
 from composer_plugin_local.keeper.server import Server
 
 NOBODY = 65534
+DEEPEST_CALLS = 4 * INODES_PER_SANDBOX
+"""A command may nest folders as deep as it may make any, and whoever copies them goes along."""
 BASE = "/mnt"
 """Hidden, in the keeper's own mount namespace, below a fresh tmpfs that holds all templates and sandboxes."""
 
@@ -100,6 +103,7 @@ def _lay_base(settings: dict[str, Any]) -> None:
 def _serve(settings: dict[str, Any], groups: Groups | None) -> None:
     os.umask(0o022)
     linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV)  # bubblewrap looks up pids of our namespace
+    sys.setrecursionlimit(DEEPEST_CALLS)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three descriptors a sandbox
     state = f"{BASE}/state"
