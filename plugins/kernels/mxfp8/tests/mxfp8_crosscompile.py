@@ -3,7 +3,7 @@
     python mxfp8_crosscompile.py
 
 A launch is recorded in place of being run: its arguments give the signature, its options the rest. For each kernel:
-instructions of interest in the PTX, and registers and spilled bytes as Triton's own ptxas counts them.
+instructions of interest in the PTX, bytes of shared memory, and registers and spilled bytes as Triton's ptxas counts.
 """
 
 import json
@@ -63,7 +63,7 @@ def kind(value):
 
 
 def compiled(recorder, capability):
-    """Cross-compile a recorded launch."""
+    """PTX and bytes of shared memory of a recorded launch."""
     constants = {k: v for k, v in recorder.options.items() if k not in {"num_warps", "num_stages"}}
     names = recorder.kernel.arg_names
     values = dict(zip(names, recorder.args, strict=False))
@@ -75,7 +75,8 @@ def compiled(recorder, capability):
     }
     source = ASTSource(fn=recorder.kernel, signature=signature, constexprs=constants, attrs=aligned)
     options = {k: recorder.options[k] for k in ("num_warps", "num_stages")}
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["ptx"]
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return made.asm["ptx"], made.metadata.shared
 
 
 def assembled(ptx, capability):
@@ -115,8 +116,13 @@ def launches():
     yield "dgrad", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(y, w, ends_E, False, fp32))
     yield "few rows", 90, record(hopper, "weights_by_rows", lambda: hopper.grouped_swapped(x, *weights, ends_E, bf16))
     yield "wgrad", 90, record(hopper, "rows_by_rows", lambda: hopper.wgrad(y, x, ends_E, fp32))
-    tile = matmul.decode_tile(P, E)
-    yield "decode", 90, record(decode, "weights_by_pairs", lambda: decode.decode(x[:P], ids_P, *weights, bf16, tile))
+    for name, pairs in (("decode a token", 8), ("decode", P)):
+        tile, few = matmul.decode_tile(pairs), ids_P[:pairs]
+        yield (
+            name,
+            90,
+            record(decode, "weights_by_pairs", lambda t=tile, p=few: decode.decode(x[: len(p)], p, *weights, bf16, t)),
+        )
     yield (
         "fp8_1x128_pow2",
         90,
@@ -131,10 +137,10 @@ def launches():
 def main():
     found = {}
     for name, capability, recorder in launches():
-        ptx = compiled(recorder, capability)
+        ptx, shared = compiled(recorder, capability)
         registers, spilled = assembled(ptx, capability)
         counts = {what: len(re.findall(pattern, ptx)) for what, pattern in INSTRUCTIONS.items()}
-        found[f"{name} sm_{capability}"] = {"registers": registers, "spilled": spilled, **counts}
+        found[f"{name} sm_{capability}"] = {"registers": registers, "spilled": spilled, "shared": shared, **counts}
     json.dump(found, sys.stdout)
 
 

@@ -16,10 +16,11 @@ from composer_plugin_mxfp8 import fp8_1x128_pow2
 
 SOURCES = Path(fp8_1x128_pow2.__file__).parents[1]
 BUDGET = {
-    "forward sm_90": 224,
-    "dgrad sm_90": 224,
+    "forward sm_90": 168,
+    "dgrad sm_90": 168,
     "few rows sm_90": 128,
     "wgrad sm_90": 168,
+    "decode a token sm_90": 168,
     "decode sm_90": 168,
     "fp8_1x128_pow2 sm_90": 168,
     "forward sm_100": 168,
@@ -28,6 +29,8 @@ BUDGET = {
 }
 """Registers of a thread: what a tile's sums need, and room for another release of Triton. With 128 or 168, two or three
 programs share a multiprocessor."""
+SHARED = 227 << 10
+"""Bytes of shared memory that a program may have on both GPUs."""
 INSTRUCTION = {"fp8_1x128_pow2 sm_90": "e4m3 wgmma"}
 
 
@@ -50,6 +53,7 @@ def compiled():
 def test_kernels_keep_their_registers_and_spill_none(compiled, kernel):
     assert compiled[kernel]["spilled"] == 0
     assert compiled[kernel]["registers"] <= BUDGET[kernel]
+    assert compiled[kernel]["shared"] <= SHARED
 
 
 @pytest.mark.parametrize("kernel", BUDGET)

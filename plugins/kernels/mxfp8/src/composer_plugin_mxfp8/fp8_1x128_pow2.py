@@ -1,10 +1,10 @@
 """Recipe `fp8_1x128_pow2`: block-scaled FP8 that Hopper's tensor cores multiply as it is. It is not MXFP8.
 
 Rows have one scale for each 128 elements and weights one for each 128x128, all powers of two (DeepSeek-V3, arXiv
-2412.19437, 3.3, whose scales are any fp32). With 128 elements to a scale, sums of E4M3 products stay in the tensor cores
-for 128 steps and are scaled and added in fp32 once, so FP8's double rate remains; a scale for each 32 would leave none of
-it (docs). What it costs: fourfold coarser scales, sums of 128 in the limited precision of Hopper's FP8 accumulator, and
-checkpoints that are no MXFP8. Nothing picks it but its name.
+2412.19437, 3.3, whose scales are any fp32). So sums of E4M3 products stay in the tensor cores for 128 steps, and are
+scaled and added in fp32 once, which leaves much of FP8's double rate; a scale for each 32 would leave none. What it
+costs: fourfold coarser scales, sums of 128 in the limited precision of Hopper's FP8 accumulator, and checkpoints that
+are no MXFP8. Nothing picks it but its name.
 
 `grouped_linear` is the layer's product with its gradients: the output and the input's gradient in FP8, the weight's
 gradient of unquantized operands. Both dimensions of a weight must be multiples of 128.
@@ -14,6 +14,8 @@ Legend: R padded rows sorted by expert (`ops.Plan`), E experts, N outputs, K inp
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -73,11 +75,14 @@ def product(a: Blocks, w: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = tor
 
 def kernels(x: torch.Tensor) -> ModuleType | None:
     """The Triton kernels where they run on the tensor's device and Triton was not told to interpret them."""
-    if support.interpreting() or support.why_not(x.device):
-        return None
-    from composer_plugin_mxfp8.kernels import promoted
+    return None if support.interpreting() else _kernels(x.device)
 
-    return promoted
+
+@cache
+def _kernels(device: torch.device) -> ModuleType | None:
+    if support.why_not(device):
+        return None
+    return import_module("composer_plugin_mxfp8.kernels.promoted")
 
 
 class _GroupedLinear(torch.autograd.Function):

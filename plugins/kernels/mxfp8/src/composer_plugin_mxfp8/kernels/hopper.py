@@ -34,7 +34,7 @@ class Tile:
     """Rows of tiles that are computed together."""
 
 
-ROWS = Tile(128, 256, 64, stages=3)
+ROWS = Tile(128, 128, 64, warps=4, stages=4)
 FEW = Tile(128, 128, 64, stages=4)
 WGRAD = Tile(128, 256, 64, stages=3)
 
@@ -50,15 +50,14 @@ def rows_by_weights(
     m = high * BM
     n = across * BN
     expert = owner(ends_ptr, m, E, EXPERTS)
-    if expert < E:
-        acc = tl.zeros((BM, BN), tl.float32)
-        for k in range(0, K, BK):
-            if OUTPUTS_FIRST:
-                w = wide(w_desc.load([expert, n, k]).reshape(BN, BK)).T
-            else:
-                w = wide(w_desc.load([expert, k, n]).reshape(BK, BN))
-            acc = tl.dot(wide(a_desc.load([m, k])), w, acc)
-        y_desc.store([m, n], result(acc, BF16))
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, tl.where(expert < E, K, 0), BK):
+        if OUTPUTS_FIRST:
+            w = wide(w_desc.load([expert, n, k]).reshape(BN, BK)).T
+        else:
+            w = wide(w_desc.load([expert, k, n]).reshape(BK, BN))
+        acc = tl.dot(wide(a_desc.load([m, k])), w, acc)
+    y_desc.store([m, n], result(acc, BF16))
 
 
 @triton.jit

@@ -23,7 +23,7 @@ from composer_plugin_mxfp8.kernels.launch import only_shapes, op
 from composer_plugin_mxfp8.kernels.numerics import bits
 from composer_plugin_mxfp8.ops import ALIGN
 
-FEW_ROWS = 384
+FEW_ROWS = 576
 """Rows an expert on average, below which reading the weights once as E4M3 beats dequantizing them first."""
 BLACKWELL = 10
 """Major compute capability of the GPUs with block-scaled products."""
@@ -83,9 +83,9 @@ def decode_mm(
     return y_PN
 
 
-def decode_tile(pairs: int, experts: int) -> Tile:
-    """Columns hold the pairs of one expert."""
-    return Tile(64, 16, 128, warps=4, stages=4)
+def decode_tile(pairs: int) -> Tile:
+    """For a token or two, more programs; else fewer of them, which look for their pairs less often."""
+    return Tile(64, 16, 128, warps=4, stages=4) if pairs <= 16 else Tile(128, 16, 64, warps=4, stages=5)
 
 
 @op
@@ -161,7 +161,7 @@ def _decode_mm(
     if only_shapes() or not ids_P.shape[0]:
         return x_MD.new_empty((ids_P.shape[0], w_data.shape[1]), dtype=dtype)
     x_MD, w_data = x_MD.to(torch.bfloat16), _e4m3(w_data)
-    return decode.decode(x_MD, ids_P, w_data, w_scale, dtype, decode_tile(ids_P.shape[0], w_data.shape[0]))
+    return decode.decode(x_MD, ids_P, w_data, w_scale, dtype, decode_tile(ids_P.shape[0]))
 
 
 def _e4m3(data: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from composer_plugin_mxfp8.kernels.launch import Pair, launch, only_shapes, op
 from composer_plugin_mxfp8.kernels.numerics import bits, decode, encode, inverse, magnitude, native, scale_byte, widen
 from composer_plugin_mxfp8.kernels.tiles import INTERPRETED, owner, place, result
 
-TILE = Tile(64, 128, 128, warps=4, stages=3)
+TILE = Tile(64, 128, 128, warps=4, stages=3, group=16)
 QUANTIZE = (16, 256, 4)
 
 
@@ -47,9 +47,13 @@ def promoted_rows_by_weights(
         a_row = a_scale_ptr + (m + tl.arange(0, BM)).to(tl.int64) * (K // 128)
         w_row = w_scale_ptr + (expert.to(tl.int64) * (N // 128) + across) * (K // 128)
         acc = tl.zeros((BM, 128), tl.float32)
+        a_byte, w_byte = tl.load(a_row), tl.load(w_row)
         for k in range(0, K, 128):
-            exponent = tl.load(a_row + k // 128).to(tl.int32) + tl.load(w_row + k // 128).to(tl.int32) - 127
-            factor = (tl.minimum(tl.maximum(exponent, 0), 254) << 23).to(tl.float32, bitcast=True)
+            exponent = tl.minimum(tl.maximum(a_byte.to(tl.int32) + w_byte.to(tl.int32) - 127, 0), 254)
+            factor = (exponent << 23).to(tl.float32, bitcast=True)
+            block = k // 128 + 1
+            a_byte = tl.load(a_row + block, mask=tl.zeros((BM,), tl.int32) + block < K // 128, other=0)
+            w_byte = tl.load(w_row + block, mask=block < K // 128, other=0)
             a = a_desc.load([m, k])
             w = w_desc.load([expert, across * 128, k]).reshape(128, 128)
             if INTERPRETED:
