@@ -81,7 +81,7 @@ function statesChart(states, series, now) {
     picture.append(svg("path", { class: name, d: there.join("") + back.join("") + "Z" }));
   }));
   const legend = make("div", { class: "legend" }, states.map((name, at) => make("span", {}, make("span", { class: "key " + name }), `${name} `, make("b", {}, count(last[at])))));
-  return make("div", { class: "card wide" }, make("h3", {}, "Sandboxes by state"), picture, legend);
+  return make("div", { class: "card wide" }, make("h3", {}, "Sandboxes by state"), make("div", { class: "chart" }, picture), legend);
 }
 
 // --- a node ----------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ function latencies(node) {
 function pressure(node) {
   const now = node.pressure || {}, limits = node.limits, used = now.total_bytes - now.available_bytes;
   return make("div", { class: "card" }, make("h3", {}, "Pressure"),
-    meter("Memory, counted for sandboxes", node.room.memory_bytes, node.room.budget_bytes, `${bytes(node.room.memory_bytes)} of ${bytes(node.room.budget_bytes)}`),
+    meter("Memory counted for all", node.room.memory_bytes, node.room.budget_bytes, `${bytes(node.room.memory_bytes)} of ${bytes(node.room.budget_bytes)}`),
     meter("Memory of the machine", used, now.total_bytes, `${bytes(Math.max(0, now.available_bytes))} available`, now.total_bytes - limits.free_bytes),
     meter("Stalled for memory (all tasks)", now.memory_full, 100, percent(now.memory_full, 1), limits.memory_pressure),
     meter("Waiting for a core (some task)", now.cpu_some, 100, percent(now.cpu_some, 1), limits.cpu_pressure),
