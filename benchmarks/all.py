@@ -23,6 +23,7 @@ SCRIPTS = (
     "sampler_throughput",
     "rl_step",
     "mxfp8",
+    "mxfp8_mm",
     "mxfp8_layer",
     "mxfp8_quickstart",
 )

@@ -186,7 +186,7 @@ def main() -> int:
 
     options = parser(__doc__).parse_args()
     options.quick |= DEVICE.type == "cpu"
-    repeats = 2 if options.quick else 20
+    repeats = 2 if options.quick else 7
     rows = list(product_rows(implementation(), lambda call: seconds(call, repeats), quick=options.quick))
     title = "MXFP8 products beside bf16"
     return Results("mxfp8_mm", title, rows, [machine()], versions()).finish(options)
