@@ -1,8 +1,7 @@
 """What every host side of a kernel needs: registration with torch, the launch, and memory for what it makes.
 
-An op is opaque to torch (`custom_op`), under the interpreter as on a GPU. Its fake is the same function with `launch`
-doing nothing, so the shapes are said once. Schemas take plain tensors; the functions of `ops.Ops` around them name the
-results.
+An op is opaque to torch, under the interpreter as on a GPU. Its fake is the same function with `launch` doing nothing,
+so the shapes are said once. Schemas take plain tensors; the functions of `ops.Ops` around them name the results.
 """
 
 from collections.abc import Callable
@@ -25,9 +24,12 @@ _only_shapes: ContextVar[bool] = ContextVar("only_shapes", default=False)
 
 
 def op(function: F) -> F:
-    """Register `composer_mxfp8::NAME`, NAME being the function's without its underscore; returns the op."""
-    name = function.__name__.removeprefix("_")
-    made: Any = torch.library.custom_op(f"composer_mxfp8::{name}", function, mutates_args=())
+    """Register `composer_mxfp8::NAME`, NAME being the function's without its underscore; returns the op.
+
+    Defined and implemented apart: `custom_op` would check aliasing and autograd in each call, which costs more than a
+    small kernel takes. Gradients are the business of whoever calls, so inputs of an op are never differentiated.
+    """
+    name = f"composer_mxfp8::{function.__name__.removeprefix('_')}"
 
     def fake(*args: Any) -> Any:
         token = _only_shapes.set(True)
@@ -36,8 +38,10 @@ def op(function: F) -> F:
         finally:
             _only_shapes.reset(token)
 
-    made.register_fake(fake)
-    registered: F = made
+    torch.library.define(name, torch.library.infer_schema(function, mutates_args=()))
+    torch.library.impl(name, "default", function)
+    torch.library.register_fake(name, fake)
+    registered: F = getattr(torch.ops.composer_mxfp8, name.partition("::")[2]).default
     return registered
 
 
