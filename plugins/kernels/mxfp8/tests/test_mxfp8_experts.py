@@ -183,6 +183,9 @@ def test_a_compiled_layer_has_one_graph_for_every_number_of_tokens_and_the_same_
     assert counter.frame_count == 1
 
 
+@pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # rows past the last expert's hold what was there, perhaps too much
 def test_triton_computes_the_layer_of_the_reference():
     """Interpreted here; the figures of a GPU are in docs/benchmarks.md."""
     from composer_plugin_mxfp8 import kernels
