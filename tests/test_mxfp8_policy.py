@@ -95,6 +95,7 @@ def test_a_run_file_chooses_kernel_and_recipe(root, composer_run):
     assert process.returncode == 0, process.stderr
     (row,) = [row for row in json.loads(process.stdout)["components"] if row["key"] == "kernels"]
     assert (row["id"], row["settings"]) == ("mxfp8/experts", {"recipe": "floor"})
+    assert "experts' weights as MXFP8's values" in process.stdout
 
 
 def test_check_refuses_triton_where_it_cannot_run(root, composer_run):

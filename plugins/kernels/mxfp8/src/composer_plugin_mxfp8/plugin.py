@@ -20,6 +20,7 @@ def composer_kernels() -> Iterator[KernelSpec]:
         factory="composer_plugin_mxfp8.factory:build",
         reference="composer_plugin_mxfp8.factory:build_reference",
         config=MXFP8Config,
+        footprint="composer_plugin_mxfp8.footprint:footprint",
         format="mxfp8",
         tolerance=0.02,
     )
