@@ -10,8 +10,9 @@ COPIES = 3
 
 
 def footprint(config: MXFP8Config, run: RunView) -> Footprint | None:
-    """Values of the experts' weights as plain torch keeps them, in fp32; at most as large as the model, of which experts
-    are the most. None where the model does not tell its size.
+    """Values of the experts' weights as plain torch keeps them, in fp32: at most as large as the model.
+
+    None where the model does not tell its size.
     """
     if run.model_size is None:
         return None
