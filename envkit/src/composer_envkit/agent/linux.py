@@ -1,6 +1,7 @@
 """The few system calls that Python 3.11 does not offer.
 
-openat2, mount, mount_setattr, umount2, pivot_root, unshare, setns, prctl, setfsuid, and an ioctl for loopback.
+openat2, mount, mount_setattr, open_tree, move_mount, umount2, pivot_root, unshare, setns, prctl, setfsuid, and an ioctl
+for loopback.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_S
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 AT_FDCWD, AT_RECURSIVE, MNT_DETACH = -100, 0x8000, 2
+OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-SYS_OPENAT2, SYS_MOUNT_SETATTR = 437, 442
+SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_OPENAT2, SYS_MOUNT_SETATTR = 428, 429, 437, 442
 """The same number on every architecture, as of all calls since Linux 5.1."""
 RACES = 64
 """Times the kernel may ask to resolve a path anew since a rename raced with it."""
@@ -62,6 +64,18 @@ def restrict(target: str, attributes: int, below: bool = False) -> None:
     attr, flags = _MountAttr(attributes), AT_RECURSIVE if below else 0
     arguments = AT_FDCWD, target.encode(), flags, ctypes.byref(attr), ctypes.c_size_t(ctypes.sizeof(attr))
     checked(libc.syscall(SYS_MOUNT_SETATTR, *arguments), f"mount_setattr {target}")
+
+
+def copied_mount(path: str) -> int:
+    """A descriptor of what a path shows, as a mount that stands nowhere yet (Linux 5.2)."""
+    flags = OPEN_TREE_CLONE | os.O_CLOEXEC
+    return checked(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, path.encode(), flags), f"open_tree {path}")
+
+
+def place_mount(fd: int, target: str) -> None:
+    """Mount what `copied_mount` gave, be it of another mount namespace."""
+    arguments = fd, b"", AT_FDCWD, target.encode(), MOVE_MOUNT_F_EMPTY_PATH
+    checked(libc.syscall(SYS_MOVE_MOUNT, *arguments), f"move_mount to {target}")
 
 
 def pivot_here() -> None:

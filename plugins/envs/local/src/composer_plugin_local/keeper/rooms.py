@@ -5,7 +5,8 @@ all mounts of the host, and a new network. Here the root is a mount namespace of
 bubblewrap takes it as it is; what counts for each command, its user, process, IPC, host name and control group
 namespaces and its /proc, stays bubblewrap's. Nothing can be left in a network by a command that is gone.
 
-A room is made with the first command, so that a fork that runs none has none.
+A room is made with the first command, so that a fork that runs none has none. What all rooms have in common is put
+together once for each choice of tools; a room is a copy with the sandbox's own folders, terminals and network.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import os
 from composer_envkit.agent import linux
 from composer_plugin_local.keeper.layers import Home, entered
 
-SAFE = linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV
-SHUT = SAFE | linux.MOUNT_ATTR_RDONLY
+SHUT = linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV | linux.MOUNT_ATTR_RDONLY
 WORKSPACE = "/workspace"
+FOLDERS = {"/dev/shm": "shm", "/tmp": "tmp", WORKSPACE: "workspace"}
+"""Where commands find what of a home."""
 TOP = ("bin", "lib", "lib32", "lib64", "sbin")
 LOADER = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")
 """Of /etc."""
@@ -32,24 +34,51 @@ DEVICE_LINKS = {
 }
 
 
+class Rooms:
+    """Makes rooms."""
+
+    def __init__(self, place: str, tools: str, hidden: list[str]) -> None:
+        """`place` is an empty folder to put roots together on; folders in `hidden` appear empty."""
+        self.place, self.tools, self.hidden = place, tools, hidden
+        self._empty: dict[tuple[str, ...], int] = {}
+        """Tools -> a mount namespace whose root is a room without folders of a sandbox; they are kept."""
+
+    def make(self, home: Home) -> Room:
+        tools = tuple(home.state.template.spec["tools"])
+        if tools not in self._empty:
+            with entered(-1):
+                linux.unshare(linux.CLONE_NEWNS)
+                _Root(self.place).furnish(self.tools, tools, self.hidden)
+                os.chdir(self.place)
+                linux.pivot_here()
+                os.chdir("/")
+                self._empty[tools] = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+        return Room(self._empty[tools], home)
+
+
 class Room:
     """Two descriptors that keep it alive: of a mount namespace and of a network."""
 
-    def __init__(self, home: Home, place: str, tools: str, hidden: list[str]) -> None:
-        """`place` is an empty folder to put the root together on; folders in `hidden` appear empty."""
+    def __init__(self, empty: int, home: Home) -> None:
         self.root = self.network = -1
+        trees: dict[str, int] = {}
         try:
             with entered(home.namespace):
+                for path, tree in FOLDERS.items():
+                    trees[path] = linux.copied_mount(home.shown[tree])
+            with entered(empty):
                 linux.unshare(linux.CLONE_NEWNS)
-                _Root(place).furnish(home, tools, hidden)
-                os.chdir(place)
-                linux.pivot_here()
-                os.chdir("/")
+                linux.mount("devpts", "/dev/pts", "devpts", linux.MS_NOSUID, "newinstance,ptmxmode=666,mode=620")
+                for path, fd in trees.items():
+                    linux.place_mount(fd, path)
                 self.root = os.open("/proc/self/ns/mnt", os.O_RDONLY)
             self.network = loopback()
         except BaseException:
             self.close()
             raise
+        finally:
+            for fd in trees.values():
+                os.close(fd)
 
     def close(self) -> None:
         for fd in (self.root, self.network):
@@ -65,18 +94,17 @@ class _Root:
         self.place = place
         linux.mount("tmpfs", place, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")
 
-    def furnish(self, home: Home, tools: str, hidden: list[str]) -> None:
-        names = home.state.template.spec["tools"]
+    def furnish(self, tools: str, names: tuple[str, ...], hidden: list[str]) -> None:
         self._programs(tools, names)
         self._hide([folder for folder in hidden if folder.startswith(("/usr/", *(f"/opt/{name}/" for name in names)))])
         self._devices()
-        for path, tree in (("/dev/shm", "shm"), ("/tmp", "tmp"), (WORKSPACE, "workspace")):
-            self._show(home.shown[tree], path, SAFE)
+        for path in FOLDERS:
+            os.mkdir(self.place + path)
         self._mount("proc", "/proc")  # bubblewrap may mount one of its own only where there is one
         for path in ("/dev", ""):
             linux.restrict(self.place + path, linux.MOUNT_ATTR_RDONLY)
 
-    def _programs(self, tools: str, names: list[str]) -> None:
+    def _programs(self, tools: str, names: tuple[str, ...]) -> None:
         self._show("/usr", "/usr", SHUT)
         for name in TOP:
             if os.path.islink(f"/{name}"):
@@ -100,7 +128,6 @@ class _Root:
         for name in DEVICES:
             self._show(f"/dev/{name}", f"/dev/{name}", linux.MOUNT_ATTR_NOSUID)
         os.mkdir(f"{self.place}/dev/pts")
-        linux.mount("devpts", f"{self.place}/dev/pts", "devpts", linux.MS_NOSUID, "newinstance,ptmxmode=666,mode=620")
         for name, target in DEVICE_LINKS.items():
             os.symlink(target, f"{self.place}/dev/{name}")
 

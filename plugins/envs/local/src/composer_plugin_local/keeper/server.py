@@ -24,7 +24,7 @@ from composer_plugin_local.keeper.cgroups import Groups
 from composer_plugin_local.keeper.changes import changes
 from composer_plugin_local.keeper.commands import Command
 from composer_plugin_local.keeper.layers import LEVELS, Sandbox, State, Store, Template, used_bytes
-from composer_plugin_local.keeper.rooms import Room
+from composer_plugin_local.keeper.rooms import Room, Rooms
 from composer_plugin_local.keeper.slots import Slot, receive
 
 
@@ -42,7 +42,7 @@ class Server:
     def __init__(
         self, channel: socket.socket, state: str, tools: str, groups: Groups | None, settings: dict[str, Any]
     ) -> None:
-        self.channel, self.state, self.tools, self.groups, self.settings = channel, state, tools, groups, settings
+        self.channel, self.state, self.groups, self.settings = channel, state, groups, settings
         self.selector = selectors.DefaultSelector()
         self.outgoing: deque[memoryview] = deque()
         self.templates: dict[str, Template] = {}
@@ -53,6 +53,7 @@ class Server:
         self.running: set[Command] = set()
         self.waiting: deque[tuple[Sandbox, dict[str, Any], bytes, int]] = deque()
         self.open = True
+        self.rooms = Rooms(f"{state}/room", tools, settings["hidden"])
         self.store = Store(state, settings["store_bytes"])
         for name in ("templates", "room", *(f"live/{level}" for level in range(LEVELS + 1))):
             os.makedirs(f"{state}/{name}")
@@ -266,7 +267,7 @@ class Server:
 
     def _room(self, sandbox: Sandbox) -> Room:
         if sandbox.room is None:
-            sandbox.room = Room(sandbox.home, f"{self.state}/room", self.tools, self.settings["hidden"])
+            sandbox.room = self.rooms.make(sandbox.home)
         return sandbox.room
 
     def _watch(self, source: Any, action: Callable[[], None]) -> None:
