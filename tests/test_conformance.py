@@ -45,7 +45,7 @@ def test_the_page_has_a_line_for_every_case_and_no_failure(conformance, root):
     assert all(line.split(" | ")[1] == case.says for line, case in zip(lines, conformance.CASES.values(), strict=True))
 
 
-def test_results_are_counted_by_kind_and_what_is_refused_is_told_from_what_is_missing(conformance, tmp_path):
+def test_results_are_counted_by_kind_and_what_is_not_declared_is_told_from_what_is_missing(conformance, tmp_path):
     claim = conformance.CLAIM
     (tmp_path / "r.xml").write_text(
         "<testsuites><testsuite>"
@@ -56,5 +56,5 @@ def test_results_are_counted_by_kind_and_what_is_refused_is_told_from_what_is_mi
     )
     text = conformance.page(conformance.results([tmp_path / "r.xml"]), conformance.declared())
     rows = {line.split(" | ")[0].strip("| "): line for line in text.split("\n") if line.startswith("| ")}
-    assert rows["C2"].endswith("| – | **0 of 1** | – | 1 | – | – |")
-    assert rows["C5"].endswith("| – | – | – | refused | – | – |")
+    assert rows["C2"].endswith("| – | **0 of 1** | – | 1 | – |")
+    assert rows["C5"].endswith("| – | – | – | not declared | – |")

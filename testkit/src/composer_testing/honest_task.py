@@ -61,7 +61,7 @@ GRADING = Grading(
         *("*sitecustomize*", "*usercustomize*", "*.ini", "*.cfg", "pyproject.toml", "Makefile"),
     ),
     names=tuple(CASES),
-    timeout_s=4.0,
+    timeout_s=12.0,
     expected={case: str(value) for case, value in CASES.items()},
 )
 VIEW = TaskView("honest", "Repair shop/price.py", WORKSPACE.ref, needs=("python3",))

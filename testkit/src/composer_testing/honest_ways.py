@@ -211,6 +211,8 @@ CODE = {
     + "RATE = int(MARK) if found() else 0\n\ndef total(items):\n    return RATE * sum(items)\n",
 }
 """Name -> `shop/price.py` as it is handed in."""
+ENDLESS = {"a hang", "a fork bomb"}
+"""Those of `CODE` that end with their time, so it may be short."""
 QUICK = {
     *("the module as a link", "everything out of reach", "a disk that is full"),
     *("killing the grader", "a sleeper that holds the output", "a fork bomb", "all memory", "a full disk"),

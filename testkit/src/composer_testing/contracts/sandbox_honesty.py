@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
 import pytest
+from attrs import evolve
 
 from composer_core.config import SandboxLimits
 from composer_core.grading import Room, open_room
@@ -27,10 +28,11 @@ from composer_core.records import resolve
 from composer_core.sandbox import Sandboxes
 from composer_core.trees import Patch
 from composer_testing.honest_task import GRADING, RIGHT, RIGHT_TEXT, VIEW, WORKSPACE, repair
-from composer_testing.honest_ways import ALONE, CODE, ENV, QUICK, SEARCH, TAMPERING
+from composer_testing.honest_ways import ALONE, CODE, ENDLESS, ENV, QUICK, SEARCH, TAMPERING
 from composer_testing.sandbox_suite import SandboxSuite
 from composer_testing.sandbox_walls import walls_hold
 
+ENDLESS_S = 3.0
 LIMITS = SandboxLimits(memory_bytes=128 << 20, processes=24, file_bytes=1 << 20, disk_bytes=6 << 20)
 
 
@@ -80,19 +82,19 @@ class HonestyContract(SandboxSuite):
         found: float = self.use(act)
         return found
 
-    async def score(self, patch: Patch, sandboxes: Sandboxes) -> float:
+    async def score(self, patch: Patch, sandboxes: Sandboxes, timeout_s: float = GRADING.timeout_s) -> float:
         """Raises what would make the episode void."""
 
         def room() -> AbstractAsyncContextManager[Room]:
-            return open_room(sandboxes, VIEW, GRADING)
+            return open_room(sandboxes, VIEW, evolve(GRADING, timeout_s=timeout_s))
 
         reward: Callable[..., Any] = resolve(self.reward)
         found = await reward(patch=patch, grading=room)
         return float(getattr(found, "value", found))
 
-    def handed_in(self, *patches: Patch) -> list[float]:
+    def handed_in(self, *patches: Patch, timeout_s: float = GRADING.timeout_s) -> list[float]:
         async def act(provider: SandboxProvider) -> list[float]:
-            return [await self.score(patch, manager(provider)) for patch in patches]
+            return [await self.score(patch, manager(provider), timeout_s) for patch in patches]
 
         found: list[float] = self.use(act)
         return found
@@ -114,7 +116,8 @@ class HonestyContract(SandboxSuite):
         assert self.paid({alone: ALONE[alone]}) == 0.0
 
     def test_code_under_test_that_does_not_solve_is_failed_and_not_void(self, code: str) -> None:
-        assert self.handed_in(repair(CODE[code])) == [0.0]
+        timeout_s = ENDLESS_S if code in ENDLESS else GRADING.timeout_s
+        assert self.handed_in(repair(CODE[code]), timeout_s=timeout_s) == [0.0]
 
     def test_a_workspace_holds_its_tree_and_nothing_else(self) -> None:
         """No history, no caches, no bytecode: not even what the walk of a tree does not show."""
