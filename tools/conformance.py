@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/sandboxes/conformance.md"
 CLAIM = "test_what_is_declared_is_given_and_what_is_given_is_declared"
 COLUMNS = {
-    "fake": (r"test_memory_sandbox", "composer_testing.fakes.plugin", "memory"),
+    "fake": (r"composer_testing.fakes.plugin", "memory"),
     "process": (r"envs\.local.*(TestProcess$|test_local_process)", "composer_plugin_local.plugin", "process"),
     "namespaces": (r"envs\.local", "composer_plugin_local.plugin", "namespaces"),
     "docker": (r"envs\.docker", "composer_plugin_docker.plugin", "docker"),
@@ -139,7 +139,10 @@ CASES = {
         "load: thousands come and go, nobody waits for another's command, lines are fair",
         (
             *("test_nothing_stays_of*", "test_a_long_command*", "test_more_than_fit*", "test_whoever_gives_up*"),
-            *("test_the_refused*", "test_starts_are_capped*", "test_twelve_sandboxes*"),
+            *(
+                "test_the_refused*",
+                "test_starts_are_capped*",
+            ),
         ),
     ),
     "C16": Case("lints and every other tool: one trace everywhere", ("test_the_episode_gives*",)),
@@ -164,9 +167,8 @@ CASES = {
                 "test_a_sandbox_answers_while*",
                 "test_sparse_files*",
                 "test_a_bomb_of_threads*",
-                "test_folders_and_files*",
             ),
-            *("test_descriptors_are*", "test_no_core*", "test_a_sparse_file*", "test_the_agent_answers*"),
+            *("test_descriptors_are*", "test_the_agent_answers*"),
         ),
     ),
     "S3": Case(
