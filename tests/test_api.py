@@ -34,7 +34,7 @@ PARTS = (
 )  # fmt: skip
 """Modules of core of which the names in `__all__` are public."""
 CORE = ("composer_core", *(f"composer_core.{name}" for name in sorted((*WHOLE, *PARTS))))
-ENVKIT = ("composer_envkit",)
+ENVKIT = ("composer_envkit", *(f"composer_envkit.agent.{name}" for name in ("files", "frames", "linux", "streams")))
 KIT = tuple(
     info.name
     for info in pkgutil.walk_packages(composer_testing.__path__, "composer_testing.")
