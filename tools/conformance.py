@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/sandboxes/conformance.md"
 CLAIM = "test_what_is_declared_is_given_and_what_is_given_is_declared"
 COLUMNS = {
-    "fake": (r"composer_testing.fakes.plugin", "memory"),
+    "fake": (r"test_memory_sandbox", "composer_testing.fakes.plugin", "memory"),
     "process": (r"envs\.local.*(TestProcess$|test_local_process)", "composer_plugin_local.plugin", "process"),
     "namespaces": (r"envs\.local", "composer_plugin_local.plugin", "namespaces"),
     "docker": (r"envs\.docker", "composer_plugin_docker.plugin", "docker"),
