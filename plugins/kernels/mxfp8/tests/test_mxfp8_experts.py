@@ -44,10 +44,11 @@ class TestExperts(ExpertsContract):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_values_are_those_of_the_bytes_bit_for_bit(routing, config, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_are_those_of_the_bytes_bit_for_bit(dtype, routing, config, monkeypatch):
     monkeypatch.setattr(values, "ALIGN", reference.ALIGN)  # the same sums in the same order
     ours, theirs = (
-        gradients(lambda *inputs, ops=ops: with_ops(*inputs, ops=ops, config=config), layer(routing))
+        gradients(lambda *inputs, ops=ops: with_ops(*inputs, ops=ops, config=config), layer(routing, dtype=dtype))
         for ops in (values, reference)
     )
     for mine, other in zip(ours, theirs, strict=True):
@@ -197,6 +198,8 @@ def test_triton_computes_the_layer_of_the_reference():
         gradients(lambda *inputs, ops=ops: with_ops(*inputs, ops=ops), small()) for ops in (kernels, reference)
     )
     assert all(decibels(other, mine) > 50 for mine, other in zip(ours, theirs, strict=True))
+    with torch.inference_mode():
+        assert decibels(theirs[0], with_ops(*small(), ops=kernels, deterministic=True)) > 50
 
 
 def test_the_product_of_the_reference_is_a_proper_op():

@@ -34,9 +34,6 @@ from composer_plugin_mxfp8.reference import gather, swiglu_gradients, weights_of
 from composer_plugin_mxfp8.weights import Weights, quantized
 
 DEFAULT = MXFP8Config()
-ROWS = 8
-"""Rows of an expert are padded to a multiple of this in inference on a CPU: then a row's value does not depend on how
-many others its expert has (RL.md section 5)."""
 COPIED_WEIGHTS = 1 << 20
 """Most weights of one projection that are copied for a handful of pairs on a CPU; more would only move memory."""
 
@@ -84,7 +81,7 @@ def with_ops(
     gate_up, down = quantized(gate_up_E2FD, ops, config), quantized(down_EDF, ops, config)
     if not deterministic and few(ids_NK, gate_up_E2FD):
         return _decode(x_ND, ids_NK, weights_NK, gate_up, down, ops, config)
-    plan = ops.plan(ids_NK, len(down_EDF), ROWS if x_ND.device.type == "cpu" else ops.ALIGN)
+    plan = ops.plan(ids_NK, len(down_EDF), ops.FORWARD_ALIGN)
     h_R2F = _first(ops.quantize_rows(x_ND, config.scaling), plan, gate_up, x_ND.dtype, ops)
     return _second(h_R2F, plan, weights_NK, down, ops, config)
 

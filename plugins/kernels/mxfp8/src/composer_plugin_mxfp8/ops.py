@@ -20,6 +20,9 @@ from composer_plugin_mxfp8.formats import Scaling, Shape
 ALIGN = 128
 """Rows of an expert are padded to a multiple of this: a tile of the tcgen05 scale layout, and four blocks of 32."""
 
+FORWARD_ALIGN = ALIGN
+"""The same where no gradient follows; plain torch on a CPU pads less."""
+
 Score = Literal["softmax", "sigmoid"]
 
 
@@ -77,6 +80,8 @@ class Ops(Protocol):
 
     ALIGN: int
     """What the layer asks `plan` to pad each expert's rows to."""
+    FORWARD_ALIGN: int
+    """The same where no gradient follows."""
 
     def quantize_rows(self, x_MK: torch.Tensor, scaling: Scaling = "rceil") -> Blocks:
         """Blocks of 1x32 along the last dimension."""

@@ -10,11 +10,12 @@ import torch
 
 from composer_plugin_mxfp8 import formats
 from composer_plugin_mxfp8.formats import COLUMNWISE, MX, ROWWISE, Scaling, Shape, swizzle, unswizzle
-from composer_plugin_mxfp8.ops import ALIGN, Blocks, Plan, Routes, Score, padded_rows
+from composer_plugin_mxfp8.ops import ALIGN, FORWARD_ALIGN, Blocks, Plan, Routes, Score, padded_rows
 from composer_plugin_mxfp8.reference_mm import decode_mm, grouped_dgrad, grouped_mm, grouped_wgrad
 
 __all__ = [
     "ALIGN",
+    "FORWARD_ALIGN",
     "balance_bias",
     "combine",
     "combine_backward",

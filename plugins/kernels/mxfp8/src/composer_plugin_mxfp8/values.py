@@ -22,6 +22,8 @@ from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE, Scaling, Shape
 from composer_plugin_mxfp8.ops import Blocks, Plan
 from composer_plugin_mxfp8.reference import combine, plan, scatter_rows
 
+FORWARD_ALIGN = 8
+"""Rows that come in eights have the same bytes whatever else their expert computes (RL.md section 5)."""
 ALIGN = 32
 """A block of 32x1 does not cross from one expert to the next; `ops.ALIGN` pads more, with zeros, to no effect."""
 CHUNK = 1 << 16
@@ -36,6 +38,7 @@ LIMIT = 2.0**100
 
 __all__ = [
     "ALIGN",
+    "FORWARD_ALIGN",
     "combine",
     "decode_mm",
     "dequantize",
@@ -55,8 +58,8 @@ __all__ = [
 
 def rounded(x: torch.Tensor, block: Shape, scaling: Scaling = "rceil") -> torch.Tensor:
     """fp32 values of `formats.quantize(x, block, scaling)`, for x [..., M, K]."""
-    x_MK = x.float().reshape(-1, x.shape[-1])
-    out_MK = torch.empty_like(x_MK)
+    x_MK = x.reshape(-1, x.shape[-1])
+    out_MK = torch.empty_like(x_MK, dtype=torch.float32)
     for x_CK, out_CK in _chunks(x_MK, out_MK):
         _round(x_CK, block, scaling, out_CK)
     return out_MK.view(x.shape)
@@ -69,7 +72,8 @@ def _chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
 
 
 def _round(x_CK: torch.Tensor, block: Shape, scaling: Scaling, out_CK: torch.Tensor) -> None:
-    """`rounded` of one chunk, written to `out_CK`."""
+    """`rounded` of one chunk, written to `out_CK`, which is fp32 whatever the chunk is."""
+    x_CK = x_CK.float()
     rows, columns = x_CK.shape
     tiles, out = (t.view(rows // block[0], block[0], columns // block[1], block[1]) for t in (x_CK, out_CK))
     amax = tiles.abs().amax((-3, -1), keepdim=True)
@@ -118,7 +122,7 @@ def requantize_columns(data_MK: torch.Tensor, scale: torch.Tensor) -> Blocks:
 
 def swiglu_quantize(h_R2F: torch.Tensor, scaling: Scaling = "rceil") -> Blocks:
     """See `Ops.swiglu_quantize`."""
-    act_RF = h_R2F.new_empty(len(h_R2F), h_R2F.shape[1] // 2)
+    act_RF = h_R2F.new_empty(len(h_R2F), h_R2F.shape[1] // 2, dtype=torch.float32)
     for h, act in _chunks(h_R2F, act_RF):
         _round(reference.swiglu(h), ROWWISE, scaling, act)
     return _values(act_RF)
@@ -129,7 +133,7 @@ def swiglu_backward_weighted(
 ) -> tuple[Blocks, Blocks, Blocks, torch.Tensor]:
     """See `Ops.swiglu_backward_weighted`."""
     weights_R1 = reference.weights_of(plan, weights_NK)
-    rows, columns, act = torch.empty_like(h_R2F), torch.empty_like(h_R2F), torch.empty_like(dact_RF)
+    rows, columns, act = (torch.empty_like(like, dtype=torch.float32) for like in (h_R2F, h_R2F, dact_RF))
     dweights_R1 = torch.empty_like(weights_R1)
     for dact, h, weights, rows_C, columns_C, act_C, dweights in _chunks(
         dact_RF, h_R2F, weights_R1, rows, columns, act, dweights_R1

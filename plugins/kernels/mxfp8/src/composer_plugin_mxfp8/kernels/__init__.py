@@ -35,10 +35,11 @@ from composer_plugin_mxfp8.kernels.swiglu import (
     swiglu_quantize_both,
 )
 from composer_plugin_mxfp8.kernels.swizzling import swizzle, unswizzle
-from composer_plugin_mxfp8.ops import ALIGN
+from composer_plugin_mxfp8.ops import ALIGN, FORWARD_ALIGN
 
 __all__ = [
     "ALIGN",
+    "FORWARD_ALIGN",
     "balance_bias",
     "combine",
     "combine_backward",
