@@ -106,7 +106,7 @@ async def _offer(call: Call) -> Done:
     tree = call.body.tree()
     if tree.ref.sha256 != call.path["sha256"]:
         raise ConfigError("these files are not that workspace", expected=call.path["sha256"], found=tree.ref.sha256)
-    call.node.offer(tree)
+    call.node.templates.offer(tree)
     return Done()
 
 

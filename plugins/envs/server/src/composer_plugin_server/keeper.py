@@ -100,10 +100,10 @@ class Keeper:
                 if await self._vanished(owned) and lease.sandboxes.get(owned.id) is owned:
                     del lease.sandboxes[owned.id]
                     self.node.figures.counts["vanished"] += 1
-                    self.node.gone(owned)
-        for owned in list(self.node.ending.values()):
+                    self.node.making.gone(owned)
+        for owned in list(self.node.making.ending.values()):
             with suppress(Exception):
-                await self.node.finish(owned)
+                await self.node.making.finish(owned)
 
     async def _vanished(self, owned: Owned) -> bool:
         try:
@@ -121,5 +121,5 @@ def states(node: Node) -> Counter[str]:
     found["waiting"] = node.gate.waiting
     found["starting"] = node.gate.starting
     found["warm"] = node.pools.warm
-    found["ending"] = len(node.ending)
+    found["ending"] = len(node.making.ending)
     return found
