@@ -12,7 +12,7 @@ from typing import Any
 
 from composer_envkit.agent import files, linux
 from composer_plugin_local.keeper.copying import touched
-from composer_plugin_local.keeper.layers import Sandbox
+from composer_plugin_local.keeper.sandboxes import Sandbox
 
 
 def changes(sandbox: Sandbox, limit_bytes: int) -> tuple[list[tuple[str, bytes, bool]], list[str], list[str]]:

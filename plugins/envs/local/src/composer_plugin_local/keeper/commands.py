@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from composer_envkit.agent.streams import Stream, source
-from composer_plugin_local.keeper.layers import Sandbox
 from composer_plugin_local.keeper.rooms import WORKSPACE, Room
+from composer_plugin_local.keeper.sandboxes import Sandbox
 from composer_plugin_local.keeper.slots import STATUS_FD, Slot
 
 SHELL = (

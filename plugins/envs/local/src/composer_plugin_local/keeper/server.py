@@ -23,8 +23,9 @@ from composer_plugin_local.keeper import wire
 from composer_plugin_local.keeper.cgroups import Groups
 from composer_plugin_local.keeper.changes import changes
 from composer_plugin_local.keeper.commands import Command
-from composer_plugin_local.keeper.layers import LEVELS, Sandbox, State, Store, Template, used_bytes
+from composer_plugin_local.keeper.layers import LEVELS, State, Store, Template, used_bytes
 from composer_plugin_local.keeper.rooms import Room, Rooms
+from composer_plugin_local.keeper.sandboxes import Sandbox
 from composer_plugin_local.keeper.slots import Slot, receive
 
 
