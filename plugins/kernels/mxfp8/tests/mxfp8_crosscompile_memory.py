@@ -32,11 +32,11 @@ INSTRUCTIONS = {
 
 
 def recorded():
-    """(kernel, arguments, warps) of every launch of one pass over the ops, in bf16 and of DeepSeek-V3's widths."""
+    """(kernel, arguments, options) of every launch of one pass over the ops, in bf16 and of DeepSeek-V3's widths."""
     found = []
 
-    def record(kernel, grid, *args, warps=4, fuse=True):
-        found.append((kernel, args, warps))
+    def record(kernel, grid, *args, warps=4, fuse=True, **options):
+        found.append((kernel, args, {"num_warps": warps, "enable_fp_fusion": fuse, **options}))
 
     for module in MODULES:
         module.launch = record
@@ -63,6 +63,7 @@ def recorded():
     kernels.combine_backward(x_ND, out_RD, plan, weights_NK)
     kernels.swiglu_quantize(h_R2F)
     kernels.swiglu_quantize_both(h_R2F)
+    kernels.swiglu_backward(h_R2F[:, :2048], h_R2F)
     kernels.swiglu_backward_weighted(h_R2F[:, :2048], h_R2F, plan, weights_NK)
     kernels.route(torch.zeros(128, 256), 8, torch.zeros(256), "sigmoid")
     return found
@@ -74,7 +75,7 @@ def kind(value):
     return "i32" if isinstance(value, int) else "constexpr"
 
 
-def compiled(kernel, args, warps, capability):
+def compiled(kernel, args, options, capability):
     values = dict(zip(kernel.arg_names, args, strict=True))
     fixed = {kernel.arg_names[param.num] for param in kernel.params if param.is_constexpr}
     signature = {name: "constexpr" if name in fixed else kind(value) for name, value in values.items()}
@@ -85,16 +86,15 @@ def compiled(kernel, args, warps, capability):
         if is_a.startswith("*") or (is_a == "i32" and values[name] % 16 == 0)
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
-    options = {"num_warps": warps, "enable_fp_fusion": False}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["ptx"]
 
 
 def main():
     found, seen = {}, Counter()
-    for kernel, args, warps in recorded():
+    for kernel, args, options in recorded():
         seen[kernel.__name__] += 1
         for capability in (90, 100) if seen[kernel.__name__] == 1 else (90,):
-            ptx = compiled(kernel, args, warps, capability)
+            ptx = compiled(kernel, args, options, capability)
             registers, spilled = assembled(ptx, capability)
             counts = {what: len(re.findall(pattern, ptx)) for what, pattern in INSTRUCTIONS.items()}
             name = f"{kernel.__name__} {seen[kernel.__name__]} sm_{capability}"

@@ -14,6 +14,9 @@ import pytest
 REGISTERS = {"place": 255}
 """Most registers of a thread, where 168 is not the bound: at that, twelve warps share a multiprocessor."""
 
+SPILLED = {"swiglu_backward_tile": 64}
+"""Most bytes spilled: where registers are capped, more programs and a few spills were measured to be faster."""
+
 
 @pytest.fixture(scope="module")
 def kernels():
@@ -24,10 +27,10 @@ def kernels():
     return json.loads(done.stdout)
 
 
-def test_no_kernel_spills_and_all_leave_room_for_others(kernels):
+def test_kernels_spill_only_where_it_pays_and_leave_room_for_others(kernels):
     assert len(kernels) >= 30
     for name, found in kernels.items():
-        assert found["spilled"] == 0, name
+        assert found["spilled"] <= SPILLED.get(name.split()[0], 0), name
         assert found["registers"] <= REGISTERS.get(name.split()[0], 168), name
 
 

@@ -16,7 +16,9 @@ from composer_plugin_mxfp8.kernels.numerics import bits, native, through, widen
 from composer_plugin_mxfp8.ops import Blocks, Plan
 
 TILES: dict[str, Tile] = {"rows": (16, 256, 8), "both": (32, 64, 2), "backward": (32, 64, 2)}
-"""Measured on an H200 (benchmarks/mxfp8.py)."""
+REGISTERS = {"backward": 128, "weighted": 168}
+"""Most registers of a thread: what the compiler would take beyond leaves too few warps to hide a load. Both measured on
+an H200 (benchmarks/mxfp8.py)."""
 
 
 @triton.jit
@@ -111,6 +113,7 @@ def _swiglu_backward(
     launch(
         swiglu_backward_tile, grid(rows, cols, tile), bits(dact.contiguous()), bits(h.contiguous()), None, None,
         *along, *down, None, None, None, rows, cols, False, *tile[:2], rceil, native(h), warps=tile[2], fuse=False,
+        maxnreg=REGISTERS["backward"],
     )  # fmt: skip
     return *as_e4m3(along), *as_e4m3(down)
 
@@ -129,7 +132,7 @@ def _swiglu_backward_weighted(
     launch(
         swiglu_backward_tile, grid(rows, cols, tile), bits(dact.contiguous()), bits(h.contiguous()), pairs_R,
         weights.float().contiguous(), *along, *down, *act, dots, rows, cols, True, *tile[:2], rceil, native(h),
-        warps=tile[2], fuse=False,
+        warps=tile[2], fuse=False, maxnreg=REGISTERS["weighted"],
     )  # fmt: skip
     return *as_e4m3(along), *as_e4m3(down), *as_e4m3(act), dots.sum(0)
 
