@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
-import socket
 import struct
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
@@ -29,7 +27,7 @@ RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 AT_FDCWD, AT_RECURSIVE, MNT_DETACH = -100, 0x8000, 2
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
-SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+AF_INET, SOCK_DGRAM, SIOCSIFFLAGS, IFF_UP = 2, 2, 0x8914, 1
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_OPENAT2, SYS_MOUNT_SETATTR = 428, 429, 437, 442
 """The same number on every architecture, as of all calls since Linux 5.1."""
 RACES = 64
@@ -85,8 +83,12 @@ def pivot_here() -> None:
 
 
 def loopback_up() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP))
+    """Of this network namespace. Without the module for sockets, since agents bring along whatever is imported."""
+    fd = checked(libc.socket(AF_INET, SOCK_DGRAM, 0), "socket")
+    try:
+        checked(libc.ioctl(fd, ctypes.c_ulong(SIOCSIFFLAGS), struct.pack("16sH14x", b"lo", IFF_UP)), "loopback")
+    finally:
+        os.close(fd)
 
 
 def umount(target: str) -> None:
