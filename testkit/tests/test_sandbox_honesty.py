@@ -1,6 +1,7 @@
 """The suite of honesty runs nothing of its ways before it knows that walls stand."""
 
 import importlib
+import re
 import tempfile
 from pathlib import Path
 
@@ -56,3 +57,14 @@ def test_no_way_stands_twice_and_those_that_are_always_tried_exist():
     tampering, alone, code = set(honest_ways.TAMPERING), set(honest_ways.ALONE), set(honest_ways.CODE)
     assert not tampering & alone and not alone & code
     assert alone | code >= honest_ways.QUICK
+
+
+@pytest.mark.parametrize("way", {**honest_ways.TAMPERING, **honest_ways.ALONE})
+def test_no_way_names_a_folder_of_a_whole_system(way):
+    """Walls that hold are no reason to trust them with more than a trial needs."""
+    script = {**honest_ways.TAMPERING, **honest_ways.ALONE}[way]
+    harmless = ("/dev/null", "/dev/zero", "/workspace", "/proc/1/root/workspace", "#!/bin/sh")
+    for words in harmless:
+        script = script.replace(words, "")
+    assert "$PATH" not in script
+    assert not re.findall(r"(?<![\w.$\"'~}])/(?:usr|etc|bin|sbin|lib|opt|tmp|dev|var|root|home|proc|sys)\b", script)
