@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from composer_envkit import lay
 from composer_core.trees import File, Patch
 from composer_core.types import Score
+from composer_envkit import lay
 from composer_plugin_drills.build import build, derive
 from composer_plugin_drills.catalog import body, functions, siblings
 from composer_plugin_drills.demonstrator import STUB

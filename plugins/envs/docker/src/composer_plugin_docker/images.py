@@ -137,7 +137,9 @@ def _of_here(needs: tuple[str, ...], folders: tuple[str, ...]) -> _Source:
     paths = tuple(programs.closure(list(chosen.values()), folders))
     outside = programs.outside(chosen)
     beside: tars.Entries = {**PEOPLE, **{path: _reached(target) for path, target in outside.items()}}
-    return _Source("/", paths, beside, _identity("/", paths, repr(sorted(PEOPLE.items())), repr(sorted(outside.items()))))
+    return _Source(
+        "/", paths, beside, _identity("/", paths, repr(sorted(PEOPLE.items())), repr(sorted(outside.items())))
+    )
 
 
 def _reached(program: str) -> tars.Whole | tars.Link:

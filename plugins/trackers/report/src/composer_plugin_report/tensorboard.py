@@ -18,7 +18,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from composer_core.events import EpisodeEnded, Evaluated, Event, StepEnded
 from composer_core.protocols import BuildContext
-from composer_core.types import EpisodeResult, Outcome
+from composer_core.types import EpisodeResult
 from composer_plugin_report.config import DURING, TensorboardConfig
 
 
