@@ -227,7 +227,7 @@ CASES = {
 }
 HEAD = """# What holds where
 
-Every kind of sandbox is tried on the same cases. The numbers are tests that passed, in one run of
+Every kind of sandbox is tried on the same cases. The numbers are tests that passed, in runs of
 `make test`'s suites; *not declared* means that the kind does not promise what the case is about, and that asking for it
 raises `Unsupported` (a test); a dash, that there is no test, because the case is about something that the kind does not
 have. The page is made from the results: `python tools/conformance.py RESULTS.xml`. What stands behind an environment
