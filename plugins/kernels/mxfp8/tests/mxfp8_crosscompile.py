@@ -112,14 +112,8 @@ def launches():
         return Recorder(module, name).of(call)
 
     y = x[:, :N].contiguous()
-    yield "forward", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(x, None, w, ends_E, True, fp32))
-    yield "dgrad", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(y, None, w, ends_E, False, fp32))
-    yield "few outputs", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(*rows, w, ends_E, True, bf16))
-    yield (
-        "few outputs, dgrad",
-        90,
-        record(hopper, "rows_by_weights", lambda: hopper.grouped(*dy, w, ends_E, False, bf16)),
-    )
+    yield "forward", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(x, w, ends_E, True, fp32))
+    yield "dgrad", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(y, w, ends_E, False, fp32))
     yield "few rows", 90, record(hopper, "weights_by_rows", lambda: hopper.grouped_swapped(x, *weights, ends_E, bf16))
     yield "wgrad", 90, record(hopper, "rows_by_rows", lambda: hopper.wgrad(y, x, ends_E, fp32))
     for name, pairs in (("decode a token", 8), ("decode", P)):

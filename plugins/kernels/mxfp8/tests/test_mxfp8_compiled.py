@@ -18,8 +18,6 @@ SOURCES = Path(fp8_1x128_pow2.__file__).parents[1]
 BUDGET = {
     "forward sm_90": 168,
     "dgrad sm_90": 168,
-    "few outputs sm_90": 224,
-    "few outputs, dgrad sm_90": 224,
     "few rows sm_90": 128,
     "wgrad sm_90": 168,
     "decode a token sm_90": 168,

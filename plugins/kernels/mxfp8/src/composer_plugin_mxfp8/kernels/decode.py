@@ -20,7 +20,7 @@ from composer_plugin_mxfp8.kernels.tiles import result, scaled, scales, wide
 @triton.jit
 def weights_by_pairs(
     x_ptr, ids_ptr, w_desc, scale_ptr, y_ptr, P, N, D, share, blocks,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAIRS: tl.constexpr, FP8: tl.constexpr, BF16: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAIRS: tl.constexpr, BF16: tl.constexpr,
     WHOLE: tl.constexpr, BY_EXPERT: tl.constexpr,
 ):  # fmt: skip
     """y[p, n] = sum over d of w[ids[p]][n, d] x[p // share, d]; tiles of y transposed, [BM outputs, BN pairs]."""
@@ -49,15 +49,10 @@ def weights_by_pairs(
             live = slot < count
             x_row = x_ptr + (p // share).to(tl.int64)[None, :] * D + d[:, None]
             acc = tl.zeros((BM, BN), tl.float32)
-            if FP8:
-                bytes = scales(row_ptr, 0, limit, BK // 32, WHOLE)
+            bytes = scales(row_ptr, 0, limit, BK // 32, WHOLE)
             for k in range(0, D, BK):
-                w = w_desc.load([expert, m, k]).reshape(BM, BK)
-                if FP8:
-                    w = scaled(w, bytes, BM, BK)
-                    bytes = scales(row_ptr, (k + BK) // 32, limit, BK // 32, WHOLE)
-                else:
-                    w = wide(w)
+                w = scaled(w_desc.load([expert, m, k]).reshape(BM, BK), bytes, BM, BK)
+                bytes = scales(row_ptr, (k + BK) // 32, limit, BK // 32, WHOLE)
                 x = tl.load(x_row + k, mask=live[None, :] & (k + d < D)[:, None], other=0.0)
                 acc = tl.dot(w, wide(x), acc)
             y_at = y_ptr + p.to(tl.int64)[None, :] * N + n[:, None]
@@ -68,17 +63,17 @@ def decode(
     x_MD: torch.Tensor,
     ids_P: torch.Tensor,
     w_END: torch.Tensor,
-    w_scale: torch.Tensor | None,
+    w_scale: torch.Tensor,
     dtype: torch.dtype,
     tile: Tile,
 ) -> torch.Tensor:
-    """[P, N] of `weights_by_pairs`: x bf16; w E4M3 with its scales, or bf16 (which benchmarks compare with)."""
+    """[P, N] of `weights_by_pairs`: x bf16, w E4M3."""
     pairs, (experts, outputs, inputs) = len(ids_P), w_END.shape
     y_PN = x_MD.new_empty(pairs, outputs, dtype=dtype)
     weights_by_pairs[(triton.cdiv(outputs, tile.m), min(pairs, experts))](
-        x_MD, ids_P, described(w_END, 1, tile.m, tile.k), ids_P if w_scale is None else w_scale, y_PN,
+        x_MD, ids_P, described(w_END, 1, tile.m, tile.k), w_scale, y_PN,
         pairs, outputs, inputs, pairs // len(x_MD), inputs // 32,
-        BM=tile.m, BN=tile.n, BK=tile.k, PAIRS=triton.next_power_of_2(pairs), FP8=w_scale is not None,
+        BM=tile.m, BN=tile.n, BK=tile.k, PAIRS=triton.next_power_of_2(pairs),
         BF16=dtype == torch.bfloat16, WHOLE=inputs % tile.k == 0,
         BY_EXPERT=experts <= pairs, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

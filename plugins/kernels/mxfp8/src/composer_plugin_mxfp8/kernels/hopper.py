@@ -2,10 +2,10 @@
 
 Where E4M3 becomes bf16, exactly, decides the speed. The left operand of wgmma may come from registers, so it can stay
 E4M3 in memory and be scaled on its way; the right one must lie in shared memory as bf16 (tl.dot_scaled writes it back
-there in every step). On the way the conversion takes turns with the tensor cores and costs a quarter of their time; to
-dequantize first (`matmul`) costs 3 bytes of memory traffic an element. That is less in most products. It is more for
-weights that few rows read, which `weights_by_rows` leaves E4M3, and for rows that few outputs come of, which
-`rows_by_weights` does (FP8). The right operand, and both of `rows_by_rows`, were dequantized before.
+there in every step). With many rows an expert neither pays: the conversion takes turns with the tensor cores and costs
+a quarter of their time, while to dequantize both operands first (`matmul`) costs a tenth, and no more than a quarter
+where a product has as few as 768 outputs. With few rows it is the weights that cost, and `weights_by_rows` leaves them
+E4M3. The other two kernels take operands that were dequantized.
 
 Legend: R rows sorted by expert, each expert's from a multiple of 128; a weight is [E, N, K]. In a product [M, N] over
 K, BM, BN and BK are the sides of its tiles.
@@ -35,42 +35,29 @@ class Tile:
     """Rows of tiles that are computed together."""
 
 
-WIDE = Tile(128, 256, 64, stages=4)
 ROWS = Tile(128, 128, 64, warps=4, stages=4)
-"""For results in fp32 and operands in bf16, which take more shared memory."""
 FEW = Tile(128, 128, 64, stages=4)
 WGRAD = Tile(128, 256, 64, stages=3)
 
 
 @triton.jit
 def rows_by_weights(
-    a_desc, scale_ptr, w_desc, ends_ptr, y_desc, rows, N, K, E, blocks,
+    a_desc, w_desc, ends_ptr, y_desc, rows, N, K, E,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EXPERTS: tl.constexpr, GROUP: tl.constexpr,
-    BF16: tl.constexpr, WHOLE: tl.constexpr, FP8: tl.constexpr, OUTPUTS_FIRST: tl.constexpr,
+    BF16: tl.constexpr, OUTPUTS_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """y[r] = sum over k of a[r, k] w[e][n, k], or w[e][k, n] unless OUTPUTS_FIRST; `w` bf16, `a` bf16 or E4M3 (FP8)."""
+    """y[r] = sum over k of a[r, k] w[e][n, k], or w[e][k, n] unless OUTPUTS_FIRST; both bf16."""
     high, across = place(tl.program_id(0), rows // BM, tl.cdiv(N, BN), GROUP)
     m = high * BM
     n = across * BN
     expert = owner(ends_ptr, m, E, EXPERTS)
-    depth = tl.where(expert < E, K, 0)
     acc = tl.zeros((BM, BN), tl.float32)
-    if FP8:
-        limit = tl.zeros((BM,), tl.int32) + depth // 32
-        row_ptr = scale_ptr + (m + tl.arange(0, BM)).to(tl.int64) * blocks
-        bytes = scales(row_ptr, 0, limit, BK // 32, WHOLE)
-    for k in range(0, depth, BK):
-        a = a_desc.load([m, k])
-        if FP8:
-            a = scaled(a, bytes, BM, BK)
-            bytes = scales(row_ptr, (k + BK) // 32, limit, BK // 32, WHOLE)
-        else:
-            a = wide(a)
+    for k in range(0, tl.where(expert < E, K, 0), BK):
         if OUTPUTS_FIRST:
             w = wide(w_desc.load([expert, n, k]).reshape(BN, BK)).T
         else:
             w = wide(w_desc.load([expert, k, n]).reshape(BK, BN))
-        acc = tl.dot(a, w, acc)
+        acc = tl.dot(wide(a_desc.load([m, k])), w, acc)
     y_desc.store([m, n], result(acc, BF16))
 
 
@@ -118,24 +105,21 @@ def rows_by_rows(
 
 def grouped(
     a_RK: torch.Tensor,
-    a_scale: torch.Tensor | None,
     w: torch.Tensor,
     ends_E: torch.Tensor,
     outputs_first: bool,
     dtype: torch.dtype,
-    tile: Tile | None = None,
+    tile: Tile = ROWS,
 ) -> torch.Tensor:
-    """[R, N] of `rows_by_weights`: `a` bf16, or E4M3 and its scales; `w` [E, N, K] if outputs_first, else [E, K, N]."""
-    tile = tile or (WIDE if dtype == torch.bfloat16 and a_scale is not None else ROWS)
+    """[R, N] of `rows_by_weights`: `w` is [E, N, K] if outputs_first, else [E, K, N]."""
     experts, outputs, depth = w.shape if outputs_first else (w.shape[0], w.shape[2], w.shape[1])
     y_RN = a_RK.new_empty(len(a_RK), outputs, dtype=dtype)
     rows_by_weights[(len(a_RK) // tile.m * triton.cdiv(outputs, tile.n),)](
-        described(a_RK, tile.m, tile.k), ends_E if a_scale is None else a_scale,
+        described(a_RK, tile.m, tile.k),
         described(w, 1, *((tile.n, tile.k) if outputs_first else (tile.k, tile.n))),
-        ends_E, described(y_RN, tile.m, tile.n), len(a_RK), outputs, depth, experts, depth // 32,
+        ends_E, described(y_RN, tile.m, tile.n), len(a_RK), outputs, depth, experts,
         BM=tile.m, BN=tile.n, BK=tile.k, EXPERTS=triton.next_power_of_2(experts), GROUP=tile.group,
-        BF16=dtype == torch.bfloat16, WHOLE=depth % tile.k == 0, FP8=a_scale is not None, OUTPUTS_FIRST=outputs_first,
-        num_warps=tile.warps, num_stages=tile.stages,
+        BF16=dtype == torch.bfloat16, OUTPUTS_FIRST=outputs_first, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y_RN
 

@@ -2,9 +2,8 @@
 
 Blackwell multiplies MXFP8 as it is. A Hopper needs bf16 (see `hopper`), so what is measured to be fastest there:
 
-    most products          both operands are dequantized, then torch's grouped product, which is near the peak
-    few outputs            weights are dequantized, rows stay E4M3 until they are in registers (forward and dgrad)
-    few rows an expert     rows are dequantized, weights stay E4M3 until they are in registers (the forward only)
+    many rows an expert    both operands are dequantized, then torch's grouped product, which is near the peak
+    few rows               rows are dequantized, weights stay E4M3 until they are in registers (the forward only)
     decode                 weights stay E4M3, rows are bf16 already
 
 torch's product gives bf16; where a result is wanted in fp32, ours computes it. Scratch tensors live for one product and
@@ -26,8 +25,6 @@ from composer_plugin_mxfp8.ops import ALIGN
 
 FEW_ROWS = 448
 """Rows an expert on average, below which reading the weights once as E4M3 beats dequantizing them first."""
-FEW_OUTPUTS = 1024
-"""Outputs below which to dequantize the rows costs more than to scale them on their way to the tensor cores."""
 BLACKWELL = 10
 """Major compute capability of the GPUs with block-scaled products."""
 
@@ -108,13 +105,10 @@ def _grouped_mm(
     if a_data.shape[0] < FEW_ROWS * w_data.shape[0]:
         a = dequantize(a_data, a_scale, ROWWISE)
         return hopper.grouped_swapped(a, w_data, w_scale, ends_E, dtype)
-    w = dequantize(w_data, w_scale, ROWWISE)
-    if w.shape[1] < FEW_OUTPUTS:
-        return hopper.grouped(a_data, a_scale, w, ends_E, True, dtype)
-    a = dequantize(a_data, a_scale, ROWWISE)
+    a, w = dequantize(a_data, a_scale, ROWWISE), dequantize(w_data, w_scale, ROWWISE)
     if _torch_computes(a, dtype):
         return grouped_product(a, w.transpose(1, 2), offs=ends_E)
-    return hopper.grouped(a, None, w, ends_E, True, dtype)
+    return hopper.grouped(a, w, ends_E, True, dtype)
 
 
 @op
@@ -131,13 +125,10 @@ def _grouped_dgrad(
     dy_data, w_data = _e4m3(dy_data), _e4m3(w_data)
     if _scaled_products(dy_data):
         return blackwell.grouped(dy_data, dy_scale, w_data, w_scale, ends_E, False, dtype)
-    w = dequantize(w_data, w_scale, COLUMNWISE)
-    if w.shape[2] < FEW_OUTPUTS:
-        return hopper.grouped(dy_data, dy_scale, w, ends_E, False, dtype)
-    dy = dequantize(dy_data, dy_scale, ROWWISE)
+    dy, w = dequantize(dy_data, dy_scale, ROWWISE), dequantize(w_data, w_scale, COLUMNWISE)
     if _torch_computes(dy, dtype):
         return grouped_product(dy, w, offs=ends_E)
-    return hopper.grouped(dy, None, w, ends_E, False, dtype)
+    return hopper.grouped(dy, w, ends_E, False, dtype)
 
 
 @op
