@@ -16,9 +16,10 @@ demo: setup
 	$(BIN)/composer-run train $(if $(wildcard $(RUN_DIR)/config.json),--resume $(RUN_DIR),examples/quickstart/run.toml --run-dir $(RUN_DIR))
 	$(BIN)/composer-run show $(RUN_DIR)
 
-# Threads of two workers that wait for each other by spinning take twice as long as one worker; asleep, half as long.
+# In order of testpaths, which has the longest first. Threads of two workers that wait for each other by spinning take
+# twice as long as one worker; asleep, half as long.
 test: setup
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .
