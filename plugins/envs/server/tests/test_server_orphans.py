@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,15 @@ def impatient(monkeypatch):
     monkeypatch.setattr("composer_plugin_server.connection.RETRY_S", 0.5)
 
 
-def test_what_a_killed_server_left_is_reaped_and_strangers_are_spared(tmp_path, impatient):
+@pytest.fixture
+def own_temporary(monkeypatch):
+    """A short folder for temporary files of the servers that a test starts, and of nobody else's."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="e-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_what_a_killed_server_left_is_reaped_and_strangers_are_spared(tmp_path, impatient, own_temporary):
     """One command in its sandbox, one that left its session, one that left its folder; and three that are not ours."""
     ours, others, strangers = (f"86400.{os.getpid()}{digit}" for digit in "123")
 
@@ -98,9 +107,8 @@ def test_what_a_killed_server_left_is_reaped_and_strangers_are_spared(tmp_path, 
             stranger.wait()
         assert not commands("sleep", others), "a server that ends takes its own along"
 
-    before = set(Path("/tmp").glob("composer-envd-*"))
     asyncio.run(main())
-    assert set(Path("/tmp").glob("composer-envd-*")) <= before, "nor is a folder left"
+    assert not list(own_temporary.glob("composer-envd-*")), "nor is a folder left"
 
 
 def test_a_client_goes_on_with_the_server_that_took_over(tmp_path):
