@@ -136,3 +136,38 @@ def test_a_start_that_fails_fails_one_child_as_far_as_it_says():
             await provider.close()
 
     asyncio.run(whole())
+
+
+def test_equal_specs_are_one_template_whatever_the_order_of_their_variables(inside):
+    async def act(sandbox, folders):
+        names = {
+            (await folders.prepare(TemplateSpec(TREE.ref, env=env), TREE)).id
+            for env in ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})
+        }
+        assert len(names) == 1
+
+    inside(act)
+
+
+def test_a_creation_that_is_cancelled_leaves_no_sandbox_that_nobody_holds(inside, monkeypatch):
+    async def act(sandbox, folders):
+        template = await folders.prepare(TemplateSpec(TREE.ref), TREE)
+        (first,) = await folders.create(template)
+        before, copied = set(folders.root.iterdir()), 0
+
+        async def slow(source: Path, target: Path) -> None:
+            nonlocal copied
+            copied += 1
+            await asyncio.sleep(60 if copied == 3 else 0)
+
+        monkeypatch.setattr("composer_envkit.folders.copy", slow)
+        creating = asyncio.ensure_future(folders.create(template, 4))
+        while copied < 3:
+            await asyncio.sleep(0.01)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        assert set(folders.live) == {sandbox.id, first.backend.id}
+        assert set(folders.root.iterdir()) == before
+
+    inside(act)
