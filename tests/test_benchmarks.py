@@ -106,3 +106,41 @@ def test_the_full_step_is_judged_beside_the_peers_best_setting(module):
     alone, beside = module("rl_step").rows_of({name: {"step_s": value} for name, value in sides.items()}, 20.0)
     assert (alone.peer_name, alone.ratio, alone.target, alone.met) == ("trl==1.16.0 8x8", 2.5, "ratio >= 3", False)
     assert (beside.ratio, beside.target) == (5.0, "")
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """A finished run whose evaluation found these outcomes by task."""
+
+    def make(name, rows):
+        folder = tmp_path / name
+        (folder / "evaluations").mkdir(parents=True)
+        (folder / "evaluations/after-main.json").write_text(json.dumps({"rows": rows}))
+        (folder / "summary.json").write_text(json.dumps({"void_share": 0.0}))
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("solved", "met"),
+    [(0.70, [True, True]), (0.66, [True, True]), (0.60, [False, True])],
+)
+def test_an_arm_is_non_inferior_by_its_paired_difference(module, run_folder, solved, met):
+    without = {f"task-{n}": [1] * 70 + [0] * 30 for n in range(40)}
+    other = {task: [1] * round(solved * 100) + [0] * round(100 - solved * 100) for task in without}
+    rows, remark = module("non_inferior").compare("x", [run_folder("a", without)], [run_folder("b", other)])
+    assert [row.met for row in rows if row.target] == met
+    assert remark == f"x: difference of each seed {solved - 0.7:+.3f}"
+
+
+def test_an_arm_with_too_few_attempts_is_not_shown_to_be_the_same(module, run_folder):
+    """Every other task goes the other way: the mean is 0, and says nothing."""
+    base, other = ({f"task-{n}": [(n + arm) % 2] for n in range(40)} for arm in (0, 1))
+    rows, _ = module("non_inferior").compare("x", [run_folder("a", base)], [run_folder("b", other)])
+    assert [row.met for row in rows if row.target] == [True, False]
+
+
+def test_seeds_are_pooled_by_task(module, run_folder):
+    seeds = [run_folder("a1", {"t": [1, 0]}), run_folder("a2", {"t": [1, 1]})]
+    assert module("non_inferior").rows_of(seeds) == {"t": [1, 0, 1, 1]}

@@ -1,0 +1,99 @@
+"""Whether the main job comes out the same with another component: shown not to be worse.
+
+Both arms run examples/quickstart/run.toml on the same seeds, whole, from nothing; they differ in what ARMS names.
+Tasks, attempts and noise of the evaluation after training are the same, so each task's solve rate (over seeds and
+attempts) in one arm is paired with that in the other. Non-inferior means a mean paired difference of at least -0.05
+whose 95 % bootstrap interval, clustered by task, is at most 0.05 to either side. Finished runs are read and not
+repeated, interrupted ones resumed; base runs are those of `benchmarks/quickstart.py`.
+
+    python benchmarks/non_inferior.py mxfp8 --seeds 1 2 3
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from results import ROOT, Results, Row, parser
+
+from composer_core import statistics
+
+RUN = "examples/quickstart/run.toml"
+ARMS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "base": ("", ()),
+    "mxfp8": ("mxfp8", ('model.experts.kernel="mxfp8/experts"',)),
+    "ray": ("ray", ('executor.use="ray/ray"',)),
+    "docker": ("docker", ('sandbox.use="docker/docker"',)),
+}
+"""Plugins beside the run file's own, and what is set."""
+BOUND = 0.05
+
+
+def run(arm: str, seed: int, folder: Path) -> Path:
+    """The finished run folder of one seed of an arm."""
+    plugins, settings = ARMS[arm]
+    path = folder / ("-".join(["quickstart", *([arm] if arm != "base" else []), f"seed{seed}"]))
+    if not (path / "summary.json").exists():
+        chosen = [f"seed={seed}", *settings]
+        fresh = [RUN, "--run-dir", str(path), *(word for text in chosen for word in ("--set", text))]
+        where = ["--resume", str(path)] if (path / "config.json").exists() else fresh
+        loaded = ["--plugins", plugins] if plugins and where is fresh else []
+        subprocess.run([sys.executable, "-m", "composer_core.cli", *loaded, "train", *where], cwd=ROOT, check=True)
+    return path
+
+
+def rows_of(paths: Sequence[Path]) -> dict[str, list[int]]:
+    """Outcomes of the main evaluation after training by task, over all seeds; void attempts are no rows."""
+    found: dict[str, list[int]] = {}
+    for path in paths:
+        evaluation = json.loads((path / "evaluations/after-main.json").read_text(encoding="utf-8"))
+        for task, outcomes in evaluation["rows"].items():
+            found.setdefault(task, []).extend(outcomes)
+    return found
+
+
+def summary(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    return found
+
+
+def compare(arm: str, base: Sequence[Path], other: Sequence[Path]) -> tuple[list[Row], str]:
+    """The rows of an arm, and what each seed alone would say."""
+    ours, without = rows_of(other), rows_of(base)
+    mean, low, high = statistics.paired_interval(without, ours)
+    half_width = max(high - mean, mean - low)
+    attempts = f"{len(ours)} tasks x {len(next(iter(ours.values())))} attempts"
+    void = max(float(summary(path)["void_share"]) for path in other)
+    rows = [
+        Row(f"{arm}: solve rate after, {attempts}", statistics.solve_rate(ours), "of attempts"),
+        Row("the same without it", statistics.solve_rate(without), "of attempts"),
+        Row(f"{arm}: mean paired difference", mean, "of attempts", target=f"ours >= -{BOUND}"),
+        Row(f"{arm}: half-width of its 95 % interval", half_width, "of attempts", target=f"ours <= {BOUND}"),
+        Row(f"{arm}: void episodes", void, "of episodes"),
+    ]
+    pairs = zip(base, other, strict=True)
+    each = [statistics.paired_interval(rows_of([one]), rows_of([two]))[0] for one, two in pairs]
+    return rows, f"{arm}: difference of each seed {', '.join(f'{value:+.3f}' for value in each)}"
+
+
+def main() -> int:
+    options = parser(__doc__)
+    options.add_argument("arms", nargs="+", choices=[arm for arm in ARMS if arm != "base"])
+    options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    options.add_argument("--runs", type=Path, default=ROOT / "runs", help="folder of the run folders")
+    chosen = options.parse_args()
+    results = Results("non_inferior", "The main job with another component, beside the main job without")
+    base = [run("base", seed, chosen.runs) for seed in chosen.seeds]
+    for arm in chosen.arms:
+        rows, remark = compare(arm, base, [run(arm, seed, chosen.runs) for seed in chosen.seeds])
+        results.rows += rows
+        results.remarks.append(remark)
+    return results.finish(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
