@@ -6,14 +6,16 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from composer_core.errors import BackendError, ConfigError
-from composer_plugin_microvm import base, image
+from composer_envkit import agent as shared
+from composer_plugin_microvm import base, guest, image
 from composer_plugin_microvm.config import QemuConfig
-from composer_plugin_microvm.initramfs import ALL_MODULES, initramfs
+from composer_plugin_microvm.initramfs import ALL_MODULES, agent, initramfs
 from composer_plugin_microvm.tsc import tsc_khz
 
 
@@ -42,6 +44,35 @@ def test_the_first_stage_is_an_archive_and_equal_parts_are_equal_bytes(tmp_path:
     assert made == initramfs(b"busybox", modules) != initramfs(b"another", modules)
     listed = subprocess.run(["busybox", "cpio", "-t"], input=made, capture_output=True, check=True).stdout.decode()
     assert {"init", "bin/busybox", "agent.pyz", *(f"modules/{name}.ko" for name in ALL_MODULES)} <= set(listed.split())
+
+
+def test_the_agent_needs_nothing_but_what_travels_with_it(tmp_path: Path) -> None:
+    """All of it comes out of the archive, or of the standard library."""
+    archive = tmp_path / "agent.pyz"
+    archive.write_bytes(agent())
+    script = f"import sys; sys.path.insert(0, {str(archive)!r}); import composer_plugin_microvm.guest.agent\n"
+    script += "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('composer')))"
+    ran = subprocess.run([sys.executable, "-I", "-S", "-B", "-c", script], capture_output=True, text=True, check=True)
+    files = ran.stdout.split()
+    assert len(files) > 8 and all(file.startswith(str(archive)) for file in files)
+
+
+@pytest.mark.parametrize("package", [guest, shared], ids=["its own", "shared with other backends"])
+def test_a_machine_that_was_booted_with_another_agent_is_not_used(tmp_path: Path, monkeypatch, package) -> None:
+    folder, copied = tmp_path / "image", tmp_path / "sources"
+    (folder / "modules").mkdir(parents=True)
+    for name in ("busybox", *(f"modules/{module}.ko" for module in ALL_MODULES)):
+        (folder / name).write_bytes(b"")
+    shutil.copytree(Path(package.__file__).parent, copied)
+    kept = image._first_stage(folder)
+    monkeypatch.setattr(package, "__file__", str(copied / "__init__.py"))
+    assert image._first_stage(folder) == kept
+    source = next(path for path in sorted(copied.glob("*.py")) if path.name != "__init__.py")
+    source.write_text(source.read_text() + "\n")
+    changed = image._first_stage(folder)
+    assert changed.key != kept.key and changed.initramfs != kept.initramfs
+    wanted = [base.Wanted.of("qemu", "1", "tcg", 1 << 28, one, "").key for one in (kept, changed)]
+    assert wanted[0] != wanted[1]
 
 
 def test_equal_settings_name_one_image_and_an_archive_is_named_by_its_bytes(tmp_path: Path) -> None:

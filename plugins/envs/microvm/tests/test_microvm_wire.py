@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from composer_envkit.agent.frames import Malformed
 from composer_plugin_microvm.channel import Broken, Channel, Reply
 from composer_plugin_microvm.guest import wire
 from composer_plugin_microvm.qmp import MAX_LINE, Qmp
@@ -26,6 +27,7 @@ NAMES = some.sampled_from(
     ["n", "k", "more", "status", "split", "exit_code", "signal", "stdout_bytes", "table", "error"]
 )
 HEADERS = some.dictionaries(NAMES, JSON | some.sampled_from(["out", "err", "exited", "signaled"]), max_size=8)
+LENGTHS_BYTES = 8
 
 
 def frame(header: Any, body: bytes = b"") -> bytes:
@@ -37,7 +39,7 @@ def fed(chunks: list[bytes]) -> list[wire.Frame]:
     decoder, frames = wire.Decoder(), []
     for chunk in chunks:
         frames += decoder.feed(chunk)
-        assert len(decoder._buffer) < wire.LENGTHS.size + wire.MAX_HEADER + wire.MAX_BODY + len(chunk)
+        assert len(decoder._frames._buffer) < LENGTHS_BYTES + wire.MAX_HEADER + wire.MAX_BODY + len(chunk)
     return frames
 
 
@@ -62,7 +64,7 @@ def test_a_long_body_travels_in_frames_of_a_bounded_size() -> None:
 def test_bytes_that_are_no_frames_are_refused_and_not_kept(chunks: list[bytes]) -> None:
     try:
         fed(chunks)
-    except wire.BadFrame:
+    except Malformed:
         return
 
 
@@ -81,13 +83,13 @@ def test_bytes_that_are_no_frames_are_refused_and_not_kept(chunks: list[bytes]) 
     ],
 )
 def test_headers_that_are_no_table_with_a_number_are_bad_frames(text: bytes) -> None:
-    with pytest.raises(wire.BadFrame):
+    with pytest.raises(Malformed):
         fed([frame(text)])
 
 
 @pytest.mark.parametrize("lengths", [(0xFFFFFFFF, 0), (0, 0xFFFFFFFF), (2, wire.MAX_BODY + 1)])
 def test_a_frame_that_would_be_too_large_is_refused_before_it_is_read(lengths: tuple[int, int]) -> None:
-    with pytest.raises(wire.BadFrame):
+    with pytest.raises(Malformed):
         fed([struct.pack("!II", *lengths)])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import define, field
 
+from composer_envkit.agent.frames import Malformed
 from composer_plugin_microvm.guest import wire
 
 SMALL_BYTES = 1 << 16
@@ -35,7 +36,7 @@ class Reply:
     def take(self, name: str, data: bytes) -> None:
         body = self.bodies.setdefault(name, bytearray())
         if len(body) + len(data) > self.limit:
-            raise wire.BadFrame(f"a reply of more than {self.limit} bytes")
+            raise Malformed(f"a reply of more than {self.limit} bytes")
         body += data
 
     def body(self, name: str = "data") -> bytes:
@@ -80,7 +81,7 @@ class Channel:
         try:
             for header, body in self._decoder.feed(data):
                 self._take(header, body)
-        except wire.BadFrame as error:
+        except Malformed as error:
             self.nonsense = True
             self.end(f"the guest does not speak as its agent would: {error}")
 
@@ -88,13 +89,13 @@ class Channel:
         reply = self._pending.get(header["n"])
         if reply is None:
             if header["n"] not in self._stale:
-                raise wire.BadFrame("an answer to no request")
+                raise Malformed("an answer to no request")
             if not header.get("more"):
                 self._stale.discard(header["n"])
             return
         name = header.get("k", "data")
         if name not in ("data", *STREAMS):
-            raise wire.BadFrame("a stream of no name")
+            raise Malformed("a stream of no name")
         reply.take(name, body)
         if not header.get("more"):
             del self._pending[header["n"]]

@@ -11,6 +11,8 @@ import stat
 import zipfile
 from pathlib import Path
 
+from composer_envkit import agent as shared
+from composer_plugin_microvm import guest
 from composer_plugin_microvm.guest import VSOCK
 
 MODULES = ("virtio_ring", "virtio", "virtio_mmio", "virtio_blk", "virtio_console", "squashfs")
@@ -46,11 +48,13 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def agent() -> bytes:
-    """The agent as one file: the package below `guest`, which Python runs."""
-    package = Path(__file__).parent
-    sources = {"__main__.py": MAIN.encode(), "composer_plugin_microvm/__init__.py": b""}
-    for path in sorted((package / "guest").glob("*.py")):
-        sources[f"composer_plugin_microvm/guest/{path.name}"] = path.read_bytes()
+    """The agent as one file, which Python runs: `guest` and the parts that it shares, above them nothing."""
+    sources = {"__main__.py": MAIN.encode()}
+    for package in (guest, shared):
+        folder = package.__name__.replace(".", "/")
+        sources[f"{folder.partition('/')[0]}/__init__.py"] = b""
+        for path in sorted(Path(package.__file__ or "").parent.glob("*.py")):
+            sources[f"{folder}/{path.name}"] = path.read_bytes()
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for name, data in sources.items():

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from composer_plugin_microvm.guest import changes, files, linux, system, wire
+from composer_envkit.agent import files
+from composer_plugin_microvm.guest import changes, system, wire
 from composer_plugin_microvm.guest.commands import FLUSH_S, PATH, Command
 from composer_plugin_microvm.guest.line import Line
 
@@ -156,9 +157,10 @@ class Agent:
     def do_settle(self, header: dict[str, Any], body: bytes) -> Reply:
         """The machine becomes a template: files of the workspace, limits, environment."""
         start = 0
-        for path, length, executable in header["files"]:
-            files.write(self.root, path, body[start : start + length], length, executable)
-            start += length
+        with system.as_owner():
+            for path, length, executable in header["files"]:
+                files.write(self.root, path, body[start : start + length], length, executable)
+                start += length
         self.limits = header["limits"]
         self.known = changes.notes(self.root)
         system.limit_disk(self.limits["disk_bytes"])
@@ -168,7 +170,8 @@ class Agent:
         return {}, files.read(self.root, header["path"], header["most"])[0]
 
     def do_write(self, header: dict[str, Any], body: bytes) -> Reply:
-        files.write(self.root, header["path"], body, self.limits["file_bytes"])
+        with system.as_owner():
+            files.write(self.root, header["path"], body, self.limits["file_bytes"])
         return {}, b""
 
     def do_list(self, header: dict[str, Any], body: bytes) -> Reply:
@@ -183,10 +186,7 @@ class Agent:
 
     def do_exec(self, header: dict[str, Any], body: bytes) -> Reply | None:
         """Words and environment stand before the input, with their length: they may be longer than a header."""
-        try:
-            cwd = linux.open_beneath(self.root, header["cwd"], os.O_PATH | os.O_DIRECTORY)
-        except OSError as error:
-            raise files.refusal(error, header["cwd"]) from error
+        cwd = files.open_folder(self.root, header["cwd"])
         argv, env = json.loads(body[: header["words"]])
         command = Command(header, self.limits, self._send)
         try:

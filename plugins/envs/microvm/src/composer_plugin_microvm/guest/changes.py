@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from composer_plugin_microvm.guest import files
+from composer_envkit.agent import files
 
 DEEPEST = 200
 """Levels of folders that are looked into; a command may nest them without end."""

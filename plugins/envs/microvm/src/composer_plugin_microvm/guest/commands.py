@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from composer_plugin_microvm.guest import files, linux
+from composer_envkit.agent import linux
+from composer_envkit.agent.streams import Stream, source
+from composer_plugin_microvm.guest import OWNER
 from composer_plugin_microvm.guest.groups import Group, put
 from composer_plugin_microvm.guest.wire import MAX_BODY
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/bin:/bin"
 ENV = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
-CHUNK_BYTES = 1 << 16
 FLUSH_BYTES, FLUSH_S = 1 << 15, 0.25
 """What is printed is sent once it is this much, or has waited this long."""
 OPEN_FILES = 1024
@@ -30,43 +31,6 @@ WORKLOAD_SCORE = "500"
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores and a command expects as they are by default."""
 Send = Callable[[dict[str, Any], bytes], None]
-
-
-class Stream:
-    """One of a command's pipes: kept up to a cap, drained and counted beyond it."""
-
-    def __init__(self, name: str, cap: int) -> None:
-        self.name, self.cap, self.total, self.sent = name, cap, 0, 0
-        self.kept = bytearray()
-        self.fd, self.theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(self.theirs, True)
-
-    def drain(self) -> bool:
-        """Read once; False at the end of the file."""
-        try:
-            data = os.read(self.fd, CHUNK_BYTES)
-        except BlockingIOError:
-            return True
-        self.take(data)
-        return bool(data)
-
-    def take(self, data: bytes) -> None:
-        room = self.cap - self.sent - len(self.kept)
-        self.kept += data[: max(0, room)]
-        self.total += len(data)
-
-    def finish(self) -> None:
-        """Everything that could write is gone: take what is still in the pipe."""
-        before = -1
-        while before != self.total:
-            before = self.total
-            self.drain()
-
-    def pop(self, most: int) -> bytes:
-        data = bytes(self.kept[:most])
-        self.sent += len(data)
-        del self.kept[:most]
-        return data
 
 
 class Command:
@@ -80,20 +44,20 @@ class Command:
         self.pid = -1
         self.timed_out = self.killed = False
         self.group = Group(f"c{self.number}", limits["memory_bytes"], limits["processes"])
-        self.streams = Stream("out", request["output_bytes"]), Stream("err", request["output_bytes"])
+        self.streams = Stream(request["output_bytes"]), Stream(request["output_bytes"])
 
     def start(self, argv: list[str], env: dict[str, str], stdin: bytes, cwd: int, file_bytes: int) -> None:
         """Raises OSError where there is no room for a process, ValueError where a word is no text."""
-        source = _source(stdin)
+        given = source(stdin)
         out, err = (stream.theirs for stream in self.streams)
         try:
             words = [os.fsencode(word) for word in argv]
             names = {os.fsencode(name): os.fsencode(value) for name, value in {**ENV, **env}.items()}
             self.pid = os.fork()
             if self.pid == 0:
-                _become(self.group, (source, out, err), cwd, file_bytes, words, names)
+                _become(self.group, (given, out, err), cwd, file_bytes, words, names)
         finally:
-            for fd in (source, out, err):
+            for fd in (given, out, err):
                 os.close(fd)
 
     def flush(self, now: float) -> None:
@@ -104,9 +68,10 @@ class Command:
 
     def _flush(self, now: float) -> None:
         self.flushed = now
-        for stream in self.streams:
+        out, err = self.streams
+        for name, stream in {"out": out, "err": err}.items():
             while stream.kept:
-                self.send({"n": self.number, "k": stream.name, "more": True}, stream.pop(MAX_BODY))
+                self.send({"n": self.number, "k": name, "more": True}, _popped(stream))
 
     def kill(self) -> None:
         self.killed = True
@@ -130,22 +95,19 @@ class Command:
         if len(out.kept) + len(err.kept) > MAX_BODY:
             self._flush(time.monotonic())
         counts = {"stdout_bytes": out.total, "stderr_bytes": err.total, "split": len(out.kept)}
-        self.send({"n": self.number, **end, **counts}, out.pop(MAX_BODY) + err.pop(MAX_BODY))
+        self.send({"n": self.number, **end, **counts}, _popped(out) + _popped(err))
 
     def close(self) -> None:
         for stream in self.streams:
-            os.close(stream.fd)
+            stream.close()
 
 
-def _source(stdin: bytes) -> int:
-    if not stdin:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    source = os.memfd_create("stdin")
-    view = memoryview(stdin)
-    while view:
-        view = view[os.write(source, view) :]
-    os.lseek(source, 0, os.SEEK_SET)
-    return source
+def _popped(stream: Stream) -> bytes:
+    """What is sent no longer has to be kept; it still counts for what may be."""
+    data = bytes(stream.kept[:MAX_BODY])
+    del stream.kept[:MAX_BODY]
+    stream.cap -= len(data)
+    return data
 
 
 def _become(
@@ -165,9 +127,9 @@ def _become(
         resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
         os.fchdir(cwd)
         os.setgroups([])
-        os.setresgid(files.OWNER, files.OWNER, files.OWNER)
-        os.setresuid(files.OWNER, files.OWNER, files.OWNER)
-        linux.no_new_privileges()
+        os.setresgid(OWNER, OWNER, OWNER)
+        os.setresuid(OWNER, OWNER, OWNER)
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         os.umask(0o022)
         _run(words, env)
     except (OSError, ValueError) as error:

@@ -6,17 +6,23 @@ as the workspace, /tmp, /var/tmp and /dev/shm; memory and disk of a machine are 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from composer_plugin_microvm.guest import files, groups, linux
+from composer_envkit.agent import linux
+from composer_plugin_microvm.guest import OWNER, groups
 
 STATE = "/run/state"
 WORKSPACE = "/workspace"
 PLACES = {"workspace": WORKSPACE, "tmp": "/tmp", "vartmp": "/var/tmp", "shm": "/dev/shm"}
 INODES = 16_384
 """Files and folders that commands may make, beside those of the template."""
+RNDADDENTROPY, RNDRESEEDCRNG = 0x40085203, 0x5207
 START_BYTES = 512 << 20
 """Room until the template's limit is known."""
 HARDENED = {
@@ -63,7 +69,7 @@ def _mount_state() -> None:
     for name, place in PLACES.items():
         folder = f"{STATE}/{name}"
         os.mkdir(folder)
-        os.chown(folder, files.OWNER, files.OWNER)
+        os.chown(folder, OWNER, OWNER)
         os.chmod(folder, 0o755 if place == WORKSPACE else 0o1777)
         linux.mount(folder, place, "none", linux.MS_BIND)
 
@@ -79,7 +85,24 @@ def limit_disk(disk_bytes: int) -> None:
 
 def adopt(generation: str, time_s: float, entropy: bytes) -> None:
     """A machine that was cloned becomes one of its own: randomness, clock, machine id. Before any command runs."""
-    linux.add_entropy(entropy)
+    _add_entropy(entropy)
     time.clock_settime(time.CLOCK_REALTIME, time_s)
     with open("/run/machine-id", "w") as file:
         file.write(generation + "\n")
+
+
+def _add_entropy(data: bytes) -> None:
+    """Mix `data` into the kernel's generator, credit it, and make every generator draw anew."""
+    with open("/dev/random", "wb") as device:
+        fcntl.ioctl(device, RNDADDENTROPY, struct.pack("ii", 8 * len(data), len(data)) + data)
+        fcntl.ioctl(device, RNDRESEEDCRNG)
+
+
+@contextmanager
+def as_owner() -> Iterator[None]:
+    """Files and folders that are made meanwhile are the commands' own."""
+    linux.files_as(OWNER, OWNER)
+    try:
+        yield
+    finally:
+        linux.files_as(0, 0)
