@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,14 @@ import attrs
 from attrs import Factory, define, field
 
 from composer_core.choices import SINGLE, Choices, Chosen
-from composer_core.config import RlStage, RunConfig, to_data
+from composer_core.config import RlStage, RunConfig, restructure, to_data
 from composer_core.edge import Edge
 from composer_core.errors import ComposerError, ConfigError, boundary
 from composer_core.events import Event, PluginFailed
 from composer_core.harness import Harness
+from composer_core.hookspecs import ProcessView
 from composer_core.parts import EpisodeParts
+from composer_core.plugins import load_manifest
 from composer_core.protocols import Algorithm, BuildContext
 from composer_core.records import (
     AlgorithmSpec,
@@ -40,6 +42,8 @@ from composer_core.sandbox import Sandboxes
 from composer_core.scoring import Reward
 from composer_core.toolbox import Tool, Toolbox
 
+__all__ = ["Assembly", "reopen"]
+
 
 @define
 class Assembly:
@@ -52,6 +56,7 @@ class Assembly:
     choices: Choices = field(init=False)
     """What is built here."""
     _built: dict[str, Any] = Factory(dict)
+    """By kind; what is given here (`built`) stands in for the run's own component, and its giver closes it."""
     _order: list[tuple[Entry, Any]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
@@ -64,6 +69,7 @@ class Assembly:
             deterministic=self.config.deterministic,
             get=self.get,
             settings=self._shared_settings(),
+            emit=self.emit,
         )
 
     def _shared_settings(self) -> dict[str, Any]:
@@ -76,6 +82,7 @@ class Assembly:
             "threads": self.config.threads,
             "temperature": rl[0].temperature if rl else 1.0,
             "max_staleness": max((stage.max_staleness for stage in rl), default=0),
+            "router_replay": any(stage.router_replay for stage in rl),
         }
 
     def get(self, kind: str) -> Any:
@@ -268,6 +275,24 @@ class Assembly:
             error.fields.setdefault("where", "while closing")
             failures.append(error)
             self.emit(PluginFailed(plugin=entry.id, dist=entry.dist, version=entry.version, error=str(error)))
+
+
+def reopen(
+    config: Mapping[str, Any],
+    plugins: Sequence[Mapping[str, str]],
+    process: ProcessView,
+    emit: Callable[[Event], None] = lambda event: None,
+    built: Mapping[str, Any] | None = None,
+) -> Assembly:
+    """A run's assembly in another process, from its config.json and `Plugins.manifest`; `built` replaces components.
+
+    Raises:
+        PluginError: a plugin is missing here, or not the one that the run was started with.
+    """
+    loaded = load_manifest(plugins)
+    loaded.process_start(process)
+    resolved = restructure(config, process.run_dir / "config.json")
+    return Assembly(resolved, loaded.registry, process.run_dir, emit, dict(built or {}))
 
 
 def _sampler_name(one: Chosen) -> str:

@@ -16,6 +16,7 @@ from attrs import define
 from composer_core.assembly import Assembly
 from composer_core.errors import ConfigError
 from composer_core.events import CheckpointSaved, Event, WeightsPublished
+from composer_core.protocols import Trainer
 from composer_core.rundir import Commit, RunDir, checksums, sha256_of
 from composer_core.types import WeightsRef
 
@@ -25,6 +26,7 @@ class Commits:
     """The run's last commit, and who replaces it."""
 
     assembly: Assembly
+    trainer: Trainer
     run_dir: RunDir
     emit: Callable[[Event], None]
     flush: Callable[[], object]
@@ -47,7 +49,7 @@ class Commits:
         """
         if self.last:
             same_tokenizer(self.assembly, self.last, self.run_dir.path)
-            await self.assembly.get("trainers").load(self.run_dir.checkpoint(self.last.number))
+            await self.trainer.load(self.run_dir.checkpoint(self.last.number))
             await self._publish(self.last.weights)
         else:
             await self.publish(0)
@@ -60,7 +62,7 @@ class Commits:
         uri = f"weights/{version}.safetensors"
         path = self.run_dir.path / uri
         part = path.with_suffix(".part")
-        await self.assembly.get("trainers").export(part)
+        await self.trainer.export(part)
         part.replace(path)
         return WeightsRef(version, uri, sha256_of(path))
 
@@ -81,7 +83,7 @@ class Commits:
         """Everything that belongs together, in one manifest; then the version may be published."""
         number = self.last.number + 1 if self.last else 1
         folder = self.run_dir.fresh_checkpoint(number)
-        await self.assembly.get("trainers").save(folder)
+        await self.trainer.save(folder)
         weights = await self._export(version)
         self.last = Commit(
             number=number,

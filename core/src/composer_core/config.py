@@ -134,8 +134,14 @@ class RlStage:
     """How often one slot is issued again after a void."""
     refill_flat_groups: bool = False
     """Replace groups of equal rewards by fresh ones instead of training steps that are partly empty."""
+    router_replay: bool = False
+    """Record which experts the sampler chose for every token, and train over the same ones; a mixture needs it."""
     max_voids_in_a_row: int = field(default=64, validator=gt(0))
     """This many voids with one cause, without a valid episode between them, stop the run."""
+    stall_s: float = field(default=3600.0, validator=ge(0))
+    """Seconds without a token, an episode or a step after which stacks and ledger are written down; 0 is never."""
+    on_stall: str = field(default="stop", validator=in_(("stop", "report")))
+    """stop: the run ends and names what it waited for, and can be resumed; report: it is told, and the run goes on."""
     evaluate_every: int = field(default=0, validator=ge(0))
     """Steps between evaluations of the sets whose `when` holds "during"; 0 is never."""
     kind: str = "rl"
@@ -344,6 +350,13 @@ def structure(data: Mapping[str, Any], where: str = "run") -> RunConfig:
         ConfigError: something does not fit; all of it in one message.
     """
     return _structure(data, RunConfig, "", where)
+
+
+def restructure(data: Mapping[str, Any], where: Path) -> RunConfig:
+    """A resolved config.json back to a RunConfig."""
+    clean = {key: value for key, value in data.items() if value is not None}
+    clean["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in data["stages"]]
+    return structure(clean, str(where))
 
 
 def sound(data: Mapping[str, Any]) -> tuple[RunConfig | None, list[Problem]]:

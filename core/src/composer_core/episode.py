@@ -16,7 +16,7 @@ from typing import Any
 from attrs import evolve
 
 from composer_core.acting import RunningEpisode
-from composer_core.errors import ComposerError, PluginFault, SamplerError, SandboxError, boundary
+from composer_core.errors import ComposerError, PluginFault, SamplerError, SandboxError, WorkLost, boundary
 from composer_core.events import EpisodeStarted
 from composer_core.grading import open_room
 from composer_core.parts import EpisodeParts
@@ -82,6 +82,8 @@ def fault_of(where: str, error: ComposerError, plugin: str = "") -> Fault:
 
 def _cause(error: ComposerError) -> str:
     """Which part of the host was at fault."""
+    if isinstance(error, WorkLost):
+        return "lost"
     kind = error.kind if isinstance(error, PluginFault) else ""
     if isinstance(error, SandboxError) or kind == "sandboxes":
         return "sandbox"

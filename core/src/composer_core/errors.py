@@ -50,6 +50,7 @@ __all__ = [
     "TrainerError",
     "Unsupported",
     "UserError",
+    "WorkLost",
     "boundary",
     "did_you_mean",
     "pip_fix",
@@ -154,6 +155,10 @@ class ToolError(ComposerError):
 
 class SamplerError(ComposerError):
     """A sampler could not generate (its process died, a log-probability is not a number): the episode is void."""
+
+
+class WorkLost(ComposerError):
+    """The process that did the work is gone: the episode is void for that cause, and asked for again as it was."""
 
 
 class TrainerError(ComposerError):

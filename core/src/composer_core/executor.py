@@ -1,8 +1,8 @@
 """The built-in executor: episodes as tasks of this process's event loop.
 
 A worker runs an episode, writes its trace, and reports the reference; the same rule holds for executors that place
-episodes elsewhere. Here the samplers live in the process too, each on its own thread, so the loop only orchestrates;
-`loop_lag_p99_ms` says how well that holds.
+episodes elsewhere, whose workers may be this one in another process (`assembly.reopen`). Here the samplers live in the
+process too, each on its own thread, so the loop only orchestrates; `loop_lag_p99_ms` says how well that holds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from composer_core.config import InProcessConfig
 from composer_core.episode import fault_of, run_episode
 from composer_core.errors import ComposerError, boundary
 from composer_core.parts import EpisodeParts
-from composer_core.protocols import BuildContext, Store
+from composer_core.protocols import BuildContext, Store, Trainer
 from composer_core.traces import encode
 from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Trace, TraceRef, Verdict, WeightsRef
 
 __all__ = [
+    "InProcessExecutor",
     "result_of",
 ]
 
@@ -36,6 +37,7 @@ class InProcessExecutor:
         self._parts: EpisodeParts = build.get("parts")
         self._store: Store = build.get("stores")
         self._run_dir: Path = build.run_dir
+        self._get = build.get
         self._gate = asyncio.Semaphore(config.max_concurrent)
         self._lags_s: deque[float] = deque(maxlen=4096)
         self._probe: asyncio.Task[None] | None = None
@@ -44,19 +46,27 @@ class InProcessExecutor:
     async def start(self) -> None:
         self._probe = asyncio.create_task(self._measure_lag())
 
+    def trainer(self) -> Trainer:
+        made: Trainer = self._get("trainers")
+        return made
+
     async def submit(self, request: EpisodeRequest) -> EpisodeResult:
         async with self._gate:
             self._episodes += 1
             try:
                 with boundary("executors", "core/inprocess"):
                     trace = await run_episode(request, self._parts)
-                    data = encode(trace)
-                    uri = self._store.put(f"traces/{request.key.episode_id}.trace", data)
-                    return result_of(trace, TraceRef(uri, hashlib.sha256(data).hexdigest()))
+                    return result_of(trace, await asyncio.to_thread(self._write, trace))
             except ComposerError as error:  # a bad episode never kills a run
                 fault = fault_of("host", error)
                 verdict = Verdict(Outcome.VOID, "host")
                 return EpisodeResult(request.key, request.group, None, verdict, faults=(fault,))
+
+    def _write(self, trace: Trace) -> TraceRef:
+        """On a thread: expert ids make traces of megabytes."""
+        data = encode(trace)
+        uri = self._store.put(f"traces/{trace.key.episode_id}.trace", data)
+        return TraceRef(uri, hashlib.sha256(data).hexdigest())
 
     async def publish(self, weights: WeightsRef) -> None:
         await self._parts.samplers["policy"].load(weights, self._run_dir / weights.uri)
@@ -65,7 +75,7 @@ class InProcessExecutor:
         lags = sorted(self._lags_s)
         lag = lags[min(len(lags) - 1, int(len(lags) * 0.99))] if lags else 0.0
         sampler = {f"sampler/{name}": value for name, value in self._parts.samplers["policy"].stats().items()}
-        return {"episodes": self._episodes, "loop_lag_p99_ms": lag * 1e3, **sampler}
+        return {"episodes": self._episodes, "loop_lag_p99_ms": lag * 1e3, **sampler, **self._parts.sandboxes.stats()}
 
     async def close(self) -> None:
         if self._probe:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -29,6 +30,9 @@ from composer_core.rundir import Commit, RunDir
 from composer_core.summary import Meter, summarize_run
 from composer_core.traces import decode
 from composer_core.types import EpisodeRequest, EpisodeResult, SlotKey, StepStats, Trace, TrainBatch
+
+LOSSES = 8
+"""Times that an episode outside the RL loop is asked for again because its process vanished."""
 
 
 @define
@@ -81,8 +85,8 @@ class Pipeline:
         self._executor = self.assembly.get("executors")
         await self._executor.start()
         self._keep_harness()
-        self._trainer = self.assembly.get("trainers")
-        self._commits = Commits(self.assembly, self.run_dir, self._tell, self.flush, self.resumed)
+        self._trainer = self._executor.trainer()
+        self._commits = Commits(self.assembly, self._trainer, self.run_dir, self._tell, self.flush, self.resumed)
         self._moments = Moments(self.assembly, self._commits, self._attempt, self._tell)
         await self._commits.restore()
 
@@ -213,6 +217,7 @@ class Pipeline:
             limits=self.config.limits,
             emit=self._tell,
             journal=self._commits.journal,
+            write=partial(self.run_dir.write, durable=False),
         )
 
     async def _roll_out_only(self, ledger: Ledger, parts: RlParts) -> None:
@@ -221,11 +226,14 @@ class Pipeline:
         await gather_all([self._attempt(request, parts.stage.name) for request in requests])
 
     async def _attempt(self, request: EpisodeRequest, purpose: str) -> EpisodeResult:
-        """Run an episode outside the RL loop, and tell of its end and of what broke in it."""
-        result: EpisodeResult = await self._executor.submit(request)
-        self._tell(EpisodeEnded(result=result, purpose=purpose))
-        for fault in result.faults:
-            self._tell(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
+        """Run an episode outside the RL loop, again if it is lost, and tell of its end and of what broke in it."""
+        for _ in range(1 + LOSSES):
+            result: EpisodeResult = await self._executor.submit(request)
+            self._tell(EpisodeEnded(result=result, purpose=purpose))
+            for fault in result.faults:
+                self._tell(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
+            if not result.verdict.lost:
+                break
         return result
 
     # --- reports ---
@@ -252,7 +260,7 @@ class Pipeline:
             self.config,
             self._moments.found,
             self.meter,
-            {**self._executor.stats(), **self.assembly.get("sandboxes").stats()},
+            self._executor.stats(),
             self.resumed.number if self.resumed else None,
         )
 

@@ -91,7 +91,10 @@ class BuildContext:
     """`get(kind)` is the run's component of another kind ("tasks", "tokenizer", "renderers", "stores", "tools",
     "policy" for a fresh PolicyModel, "kernels" for the chosen kernel or None), built on first use."""
     settings: Mapping[str, Any] = Factory(dict)
-    """Facts of the run that several kinds share: special_tokens, limits, threads, temperature, max_staleness."""
+    """Facts of the run that several kinds share: special_tokens, limits, threads, temperature, max_staleness,
+    router_replay."""
+    emit: Callable[[Event], None] = lambda event: None
+    """Tell the run's trackers; an executor passes on what happens in its other processes."""
 
 
 def _nothing(kind: str) -> Any:
@@ -602,8 +605,12 @@ class Executor(Protocol):
         """Get ready; called once, before the first `submit`."""
         ...
 
+    def trainer(self) -> Trainer:
+        """The run's trainer, wherever it lives; asked for after `start`."""
+        ...
+
     async def submit(self, request: EpisodeRequest) -> EpisodeResult:
-        """Never raises for what happens inside an episode: that is a verdict."""
+        """Never raises for what happens inside an episode: that is a verdict, void for "lost" if a process vanished."""
         ...
 
     async def publish(self, weights: WeightsRef) -> None:
@@ -611,7 +618,7 @@ class Executor(Protocol):
         ...
 
     def stats(self) -> Mapping[str, float]:
-        """Counters since the start; those of the policy's sampler are called `sampler/NAME`."""
+        """Counters since the start, the sandboxes' among them; those of the policy's sampler are `sampler/NAME`."""
         ...
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from attrs import Factory, field, frozen
 from attrs.validators import gt
 
-from composer_core.columns import Column
+from composer_core.columns import Blob, Column
 from composer_core.trees import File, Patch, Tree, TreeRef
 
 __all__ = [
@@ -77,7 +77,10 @@ class Outcome(StrEnum):
 
 @frozen
 class Verdict:
-    """What an episode was worth; `cause` is set for void only: host, sandbox, sampler, grader or cancelled."""
+    """What an episode was worth; `cause` is set for void only: host, sandbox, sampler, grader, lost or cancelled.
+
+    Lost: a process under the episode vanished. That is no refill; the same attempt is asked for again.
+    """
 
     outcome: Outcome
     cause: str | None = None
@@ -90,6 +93,10 @@ class Verdict:
     def valid(self) -> bool:
         """Counts in its group's statistics and is trained."""
         return self.outcome in (Outcome.SOLVED, Outcome.FAILED)
+
+    @property
+    def lost(self) -> bool:
+        return self.cause == "lost"
 
 
 @frozen
@@ -252,8 +259,9 @@ class Branch:
     """Version that sampled each id; -1 for ids that were not sampled."""
     parent: int | None = None
     """The branch this one follows on; None for the first."""
-    routes: Column | None = None
-    """U8 or U16 [T, L, K]: expert ids of each forwarded token, per MoE layer; None when not recorded."""
+    routes: Column | Blob | None = None
+    """U8 or U16 [F, L, K]: expert ids of the F forwarded tokens, all but the last sampled one and what stands behind
+    it, per MoE layer; None when not recorded."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -356,6 +364,8 @@ class Sampling:
 
     temperature: float = 1.0
     """0 is greedy."""
+    routes: bool = False
+    """Whether the trace records expert ids, for router replay."""
 
 
 @frozen
@@ -417,6 +427,8 @@ class GenerateRequest:
     """Tokens the episode has sampled before this generation."""
     task_id: str = ""
     attempt: int = 0
+    routes_from: int | None = None
+    """Tokens whose expert ids the caller holds already; those of all later ones are asked for. None: of none."""
 
 
 @frozen
@@ -432,7 +444,8 @@ class Completion:
     """stop (a stop id), length (max_tokens) or context (the sampler's own window)."""
     cache_version: int = 0
     routes: Column | None = None
-    """U8 or U16 [P, L, K] for every token forwarded so far in the session, the last sampled one excepted."""
+    """U8 or U16 [P, L, K]: expert ids of the forwarded tokens from `routes_from` on, which are all but the last sampled
+    one; those of a prefix that was cached are returned with it."""
 
 
 @frozen
@@ -461,7 +474,8 @@ class TrainSequence:
     behavior: Column | None = None
     """F32 [T], the sampler's log-probabilities."""
     versions: Runs = ()
-    routes: Column | None = None
+    routes: Column | Blob | None = None
+    """U8 or U16 [F, L, K]: expert ids to replay, of every token that is forwarded."""
     comparable: Column | None = None
     """U8 [T]: 1 where parity with the sampler may be compared (RL.md section 4)."""
     temperature: float = 1.0

@@ -21,12 +21,11 @@ from composer_core.commands.common import (
     assemble,
     link_tokenizer,
     load_plugins,
-    restructure,
     run_async,
     verify_manifest,
 )
 from composer_core.commits import open_run
-from composer_core.config import RlStage, RunConfig, override
+from composer_core.config import RlStage, RunConfig, override, restructure
 from composer_core.diffs import unified
 from composer_core.episode import run_episode
 from composer_core.errors import ComposerError, ConfigError

@@ -13,7 +13,7 @@ import click
 from composer_core.assembly import Assembly
 from composer_core.choices import Choices
 from composer_core.cli import Options
-from composer_core.config import RunConfig, read, sound, structure
+from composer_core.config import RunConfig, read, sound
 from composer_core.errors import ConfigError, PluginError, RunInterrupted, UserError
 from composer_core.hookspecs import ProcessView
 from composer_core.plugins import Plugins, folded, select
@@ -80,13 +80,6 @@ def link_tokenizer(run: Path, scratch: Path) -> None:
     """Into a scratch folder the policy's own tokenizer, so that none is trained anew."""
     if (run / "tokenizer").is_dir():
         (scratch / "tokenizer").symlink_to((run / "tokenizer").resolve(), target_is_directory=True)
-
-
-def restructure(data: dict[str, Any], where: Path) -> RunConfig:
-    """A resolved config.json back to a RunConfig."""
-    clean = {key: value for key, value in data.items() if value is not None}
-    clean["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in data["stages"]]
-    return structure(clean, str(where))
 
 
 def run_async(main: Callable[[], Coroutine[Any, Any, T]], go_on: str = "") -> T:

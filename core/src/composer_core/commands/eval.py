@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
 from composer_core import checking
@@ -14,10 +15,11 @@ from composer_core.assembly import Assembly
 from composer_core.cli import Options
 from composer_core.commands.common import assemble, link_tokenizer, load_run, run_async, run_file
 from composer_core.commits import open_run, same_tokenizer
+from composer_core.config import to_data
 from composer_core.errors import ConfigError
 from composer_core.evaluate import evaluate
 from composer_core.problems import refuse
-from composer_core.rundir import Commit
+from composer_core.rundir import Commit, RunDir
 from composer_core.types import EpisodeRequest, EpisodeResult
 
 
@@ -36,6 +38,7 @@ def command(options: Options, run_toml: Path, overrides: tuple[str, ...], run_di
     if commit is None:
         raise ConfigError("the run has no commit yet", where=str(run_dir))
     with tempfile.TemporaryDirectory(prefix="composer-eval-") as scratch:
+        RunDir(Path(scratch)).create(to_data(config), plugins.manifest())  # what workers build from
         link_tokenizer(folder.path, Path(scratch))
         assembly = assemble(config, plugins, Path(scratch))
         refuse(checking.problems_of(assembly, plugins), str(run_toml))
@@ -48,7 +51,7 @@ async def _evaluate(assembly: Assembly, run: Path, commit: Commit, only: tuple[s
         executor = assembly.get("executors")
         await executor.start()
         same_tokenizer(assembly, commit, run)
-        await assembly.get("samplers")["policy"].load(commit.weights, run.resolve() / commit.weights.uri)
+        await executor.publish(attrs.evolve(commit.weights, uri=str(run.resolve() / commit.weights.uri)))
         sets = [set_ for set_ in assembly.config.evaluations if not only or set_.name in only]
         tasks_of, config = assembly.get("tasks").tasks, assembly.config
 

@@ -12,8 +12,8 @@ import click
 
 from composer_core import checking
 from composer_core.cli import Options
-from composer_core.commands.common import assemble, load_plugins, load_run, restructure, run_async, verify_manifest
-from composer_core.config import RunConfig, to_data
+from composer_core.commands.common import assemble, load_plugins, load_run, run_async, verify_manifest
+from composer_core.config import RunConfig, restructure, to_data
 from composer_core.errors import ConfigError
 from composer_core.events import Event, RunEnded, RunStarted
 from composer_core.pipeline import Pipeline

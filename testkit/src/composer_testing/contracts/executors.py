@@ -145,3 +145,11 @@ class ExecutorContract(ABC):
             assert executor.stats()["sampler/tokens"] == result.stats["tokens"]
 
         self.run(main)
+
+    def test_the_runs_trainer_is_reached_through_it(self) -> None:
+        async def main(executor: Executor, store: Store) -> None:
+            path = self.context.run_dir / "weights" / "1.safetensors"
+            await executor.trainer().export(path)
+            assert path.read_bytes()
+
+        self.run(main)

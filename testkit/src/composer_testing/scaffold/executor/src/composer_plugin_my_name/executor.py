@@ -11,7 +11,7 @@ from composer_core.episode import fault_of, run_episode
 from composer_core.errors import ComposerError, boundary
 from composer_core.executor import result_of
 from composer_core.parts import EpisodeParts
-from composer_core.protocols import Store
+from composer_core.protocols import Store, Trainer
 from composer_core.traces import encode
 from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, TraceRef, Verdict, WeightsRef
 from composer_plugin_my_name.plugin import MyNameConfig
@@ -24,11 +24,17 @@ class MyNameExecutor:
         self._parts: EpisodeParts = build.get("parts")
         self._store: Store = build.get("stores")
         self._run_dir: Path = build.run_dir
+        self._build = build
         self._gate = asyncio.Semaphore(config.max_concurrent)
         self._ended: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Nothing to place: samplers and sandboxes live in this process and were built with it."""
+
+    def trainer(self) -> Trainer:
+        """The run's own, in this process."""
+        trainer: Trainer = self._build.get("trainers")
+        return trainer
 
     async def submit(self, request: EpisodeRequest) -> EpisodeResult:
         """Run one episode when its turn comes; cancelling it ends the episode and frees its place."""
@@ -53,10 +59,11 @@ class MyNameExecutor:
         await self._parts.samplers["policy"].load(weights, self._run_dir / weights.uri)
 
     def stats(self) -> Mapping[str, float]:
-        """Ended episodes by outcome, and what the sampler counts under `sampler/`."""
+        """Ended episodes by outcome, what the sampler counts under `sampler/`, and what the sandboxes do."""
         sampler = self._parts.samplers["policy"].stats()
         ended = {f"episodes_{outcome}": float(count) for outcome, count in self._ended.items()}
-        return {**ended, **{f"sampler/{name}": value for name, value in sampler.items()}}
+        sampled = {f"sampler/{name}": value for name, value in sampler.items()}
+        return {**ended, **sampled, **self._parts.sandboxes.stats()}
 
     async def close(self) -> None:
         """Nothing to end: whoever built the samplers and sandboxes closes them."""
