@@ -38,7 +38,8 @@ bench-quickstart: setup
 	$(BIN)/python benchmarks/quickstart.py
 
 soak: setup
-	COMPOSER_SOAK=1 $(BIN)/python -m pytest -m "soak or not soak" $(PYTEST_ARGS)
+	COMPOSER_SOAK=1 $(BIN)/python -m pytest --junitxml build/soak.xml $(PYTEST_ARGS)
+	$(BIN)/python tools/soak.py build/soak.xml
 
 wheels: setup
 	rm -rf build/wheels && mkdir -p build/wheels

@@ -14,7 +14,7 @@ import asyncio
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -44,8 +44,9 @@ class ChurnContract(SandboxSuite):
     slack: ClassVar[int] = 4
     """By how much a count may differ: what the machinery opens and closes for itself."""
 
-    def test_nothing_stays_of_sandboxes_that_come_and_go(self) -> None:
+    def test_nothing_stays_of_sandboxes_that_come_and_go(self, record_property: Callable[[str, object], None]) -> None:
         count = self.many if os.environ.get("COMPOSER_SOAK") else self.few
+        record_property("sandboxes", count)
         assert count > self.slack * 2, "a leak of one for each sandbox would be within the slack"
 
         async def act(provider: SandboxProvider) -> None:
