@@ -53,6 +53,9 @@ class World:
         await asyncio.sleep(0.002)
         return StepStats({})
 
+    def stats(self) -> dict[str, float]:
+        return {}
+
     def journal(self, entries: list[dict[str, Any]]) -> None:
         if self.publishing:
             self.journaled_while_publishing += entries

@@ -298,11 +298,38 @@ class Ledger:
         for number in self.training:
             group = self._remove(number)
             self.counters["trained_groups"] += 1
+            self.counters[f"staleness/{self.version - group.oldest()}"] += 1
             self.counters["flat_groups"] += int(group.flat())
         self.training = []
         self.version += 1
         self.step += 1
         self._flat_refills = 0
+
+    # --- a look at it ---
+
+    def table(self) -> dict[str, Any]:
+        """What is where, as plain data: slots and groups are of now, everything else is counted over the stage."""
+        groups, counters = self.groups.values(), self.counters
+        states = Counter(slot.state.value for group in groups for slot in group.slots)
+
+        def counted(prefix: str) -> dict[str, int]:
+            return {name.removeprefix(prefix): n for name, n in sorted(counters.items()) if name.startswith(prefix)}
+
+        return {
+            "admitted": self.admitted,
+            "capacity": self.config.capacity,
+            "slots": {state.value: states[state.value] for state in SlotState},
+            "groups": {
+                "open": len(self.groups) - len(self._ended),
+                "ended": len(self._ended) - len(self.training),
+                "training": len(self.training),
+            },
+            "versions": {str(v): n for v, n in sorted(Counter(group.version for group in groups).items())},
+            "staleness": counted("staleness/"),
+            "voids": counted("void/"),
+            "dropped": {**counted("dropped/"), "tokens": counters["dropped_tokens"]},
+            **{name: counters[name] for name in ("valid", "void", "lost", "late_results", "trained_groups")},
+        }
 
     # --- persistence ---
 

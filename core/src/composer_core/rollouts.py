@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,7 +22,7 @@ from composer_core import statistics
 from composer_core.batches import epoch_order, sequences_of
 from composer_core.config import RlStage
 from composer_core.episode import fault_of
-from composer_core.errors import ComposerError
+from composer_core.errors import ComposerError, TrainerError
 from composer_core.evaluate import means, request_for
 from composer_core.events import EpisodeEnded, Event, FaultRecorded, GroupScored
 from composer_core.executor import result_of
@@ -31,7 +33,9 @@ from composer_core.traces import decode
 from composer_core.types import (
     EpisodeRequest,
     EpisodeResult,
+    Fault,
     GroupRewards,
+    Sampling,
     SlotKey,
     StepStats,
     Task,
@@ -39,6 +43,12 @@ from composer_core.types import (
     TrainBatch,
     TrainSequence,
 )
+from composer_core.watching import STATUS_S, Watch
+
+RATE_TICKS = round(60 / STATUS_S)
+"""Looks of one minute, over which rates are told."""
+OLDEST = 8
+"""Running episodes that a look names."""
 
 T = TypeVar("T")
 
@@ -59,6 +69,8 @@ class RlParts:
     emit: Callable[[Event], None]
     journal: Callable[[list[dict[str, Any]]], None]
     """Write journal entries down."""
+    write: Callable[[str, bytes], None] = lambda name, data: None
+    """Replace a file of the run folder that a resumed run does without."""
 
     def request(self, issue: Issue, task: Task) -> EpisodeRequest:
         """The order to run one slot of a group."""
@@ -66,7 +78,7 @@ class RlParts:
         return attrs.evolve(
             request,
             group=f"{self.stage.name}:{issue.group}",
-            sampling=attrs.evolve(request.sampling, temperature=self.stage.temperature),
+            sampling=Sampling(self.stage.temperature, self.stage.router_replay),
         )
 
 
@@ -89,15 +101,23 @@ class RlLoop:
     ledger: Ledger
     after_step: Callable[[StepStats], Awaitable[None]]
     """Commit, publish and evaluate; called when a step is applied."""
-    _running: dict[asyncio.Task[EpisodeResult], Issue] = field(factory=dict)
+    _running: dict[asyncio.Task[EpisodeResult], tuple[Issue, float]] = field(factory=dict)
+    """Episodes in flight, oldest first, and when each began."""
     _ends: asyncio.Queue[asyncio.Task[Any]] = field(factory=asyncio.Queue)
     """Tasks in the order in which they ended: waiting for thousands at once would cost more than their episodes."""
     _by_id: dict[str, Task] = field(init=False)
     _last_step: float = field(factory=time.perf_counter)
+    _began: float = field(factory=time.perf_counter)
     _ended: int = 0
+    """Episodes that ended in this process since the last step."""
+    _done: Counter[str] = field(factory=Counter)
+    """Episodes that ended in this process, and their tokens."""
+    _rates: deque[tuple[float, int, int]] = field(factory=lambda: deque(maxlen=RATE_TICKS))
+    """The same at the last looks: when, episodes, tokens."""
+    _doing: str = ""
+    """What the trainer's side is busy with."""
     _unscored: int = 0
     """Episodes of groups in a row whose group-scope reward broke."""
-    """Episodes that ended in this process since the last step."""
 
     def __attrs_post_init__(self) -> None:
         self._by_id = {task.id: task for task in self.parts.tasks}
@@ -106,8 +126,31 @@ class RlLoop:
         """Until the stage's last step is applied.
 
         Raises:
-            TrainerError: voids or non-finite steps in a row; everything finished is journaled.
+            TrainerError: voids or non-finite steps in a row, or a standstill; everything finished is journaled.
         """
+        stage, loop = self.parts.stage, asyncio.get_running_loop()
+        told: list[str] = []
+
+        def alarm(text: str) -> None:
+            told.append(text)
+            self.parts.emit(FaultRecorded(fault=Fault("watchdog", "core", text)))
+            if stage.on_stall == "stop":
+                loop.call_soon_threadsafe(limit.reschedule, loop.time())
+
+        watch = Watch(self.status, self.parts.write, stage.stall_s, alarm)
+        try:
+            async with asyncio.timeout(None) as limit, watch.over():
+                await self._run()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise TrainerError(
+                f"stage {stage.name} stands still: {told[-1]}",
+                expected=f"an episode, a token or a step within stall_s = {stage.stall_s:g}",
+                fix="mend what it waits for, or set a longer stall_s; then resume",
+            ) from error
+
+    async def _run(self) -> None:
         step: asyncio.Task[StepStats] | None = None
         try:
             while self.ledger.step < self.ledger.config.steps:
@@ -115,6 +158,7 @@ class RlLoop:
                 if step is None:
                     batch = self.ledger.take()
                     if batch is not None:
+                        self._doing = f"training step {self.ledger.step + 1}"
                         step = self._start(self._train(batch))
                 ended = await self._ends.get()
                 if step is None or ended is not step:
@@ -123,14 +167,16 @@ class RlLoop:
                     stats, step = await step, None
                     # Alone: whatever is admitted or journaled until the version is out would carry a wrong one.
                     self.ledger.applied()
+                    self._doing = f"committing and publishing version {self.ledger.version}"
                     await self.after_step(stats)
+                    self._doing = ""
         finally:
             await _cancel([*self._running, *([step] if step else [])])
 
     def _submit(self) -> None:
         for issue in self.ledger.issue():
             request = self.parts.request(issue, self._by_id[issue.task_id])
-            self._running[self._start(self.parts.executor.submit(request))] = issue
+            self._running[self._start(self.parts.executor.submit(request))] = issue, time.perf_counter()
         self.parts.journal(self.ledger.drain())
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -139,9 +185,10 @@ class RlLoop:
         return task
 
     def _collect(self, ended: asyncio.Task[Any]) -> None:
-        issue = self._running.pop(ended)
+        issue, _ = self._running.pop(ended)
         result: EpisodeResult = ended.result()
         self._ended += 1
+        self._done.update(episodes=1, tokens=int(result.stats.get("tokens", 0)))
         self.parts.emit(EpisodeEnded(result=result, purpose=self.parts.stage.name))
         for fault in result.faults:
             self.parts.emit(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
@@ -149,6 +196,44 @@ class RlLoop:
             self.ledger.finish(issue.group, issue.slot, slot_result(result))
         finally:
             self.parts.journal(self.ledger.drain())
+
+    # --- a look at it ---
+
+    def status(self) -> dict[str, Any]:
+        """Where the stage stands, as plain data; `status.json` (rundir) holds it. At most once a second."""
+        now, done = time.perf_counter(), self._done
+        self._rates.append((now, done["episodes"], done["tokens"]))
+        since, episodes, tokens = self._rates[0]
+        minute_s = max(now - since, 1e-9)
+        oldest = [
+            {"group": issue.group, "slot": issue.slot, "task": issue.task_id, "for_s": now - began}
+            for issue, began in itertools.islice(self._running.values(), OLDEST)
+        ]
+        return {
+            "time_s": time.time(),
+            "stage": self.parts.stage.name,
+            "step": self.ledger.step,
+            "steps": self.parts.stage.steps,
+            "version": self.ledger.version,
+            "doing": self._doing,
+            "waits_for": self._waits_for(oldest),
+            "elapsed_s": now - self._began,
+            "episodes": done["episodes"],
+            "tokens": done["tokens"],
+            "episodes_per_s": (done["episodes"] - episodes) / minute_s,
+            "tokens_per_s": (done["tokens"] - tokens) / minute_s,
+            "running": oldest,
+            "ledger": self.ledger.table(),
+            "executor": dict(self.parts.executor.stats()),
+        }
+
+    def _waits_for(self, oldest: Sequence[Mapping[str, Any]]) -> str:
+        waits = [self._doing] if self._doing else []
+        if oldest:
+            one = oldest[0]
+            where = f"group {one['group']} slot {one['slot']} (task {one['task']}) for {one['for_s']:,.0f} s"
+            waits.append(f"{len(self._running)} running episodes, the oldest {where}")
+        return " and ".join(waits) or "nothing: no slot may be issued and no batch is ready"
 
     # --- one step ---
 

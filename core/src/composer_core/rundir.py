@@ -6,6 +6,8 @@
     checkpoints/N/   trainer state and ledger of commit N        journal-N.jsonl  finished episodes since commit N
     weights/         published weights            traces/        one file for each episode
     demonstrations/, evaluations/                 events.jsonl, summary.json, report.html
+    status.json      where an rl stage stands, about once a second (`RlLoop.status`)
+    stalled-N.txt    all stacks and the ledger's table, of the N-th time that nothing progressed for `stall_s`
     lock             held by the process that trains, whose id is in it; the file stays, the kernel lets go of it
 
 A commit is written in full beside the previous one and becomes valid by one rename of commit.json; a kill at any point
@@ -171,14 +173,15 @@ class RunDir:
         text = json.dumps(value, indent=1, default=str)
         self.write(name, text.encode())
 
-    def write(self, name: str, data: bytes) -> None:
-        """Replace a file atomically and durably."""
+    def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a file atomically, and durably unless a newer one is about to come."""
         target = self.path / name
         part = target.with_name(f".{target.name}.part")
         with part.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         part.replace(target)
 
     # --- commits ---
