@@ -98,6 +98,19 @@ def test_needs_name_the_capability_and_the_setting_that_needs_it(tmp_path):
     rows = {row["key"]: row for row in planned(tmp_path)["capabilities"]}
     assert ["sampler.logprobs", "an rl stage"] in rows["sampler"]["needs"]
     assert ["trainer.deterministic", "deterministic"] in rows["trainer"]["needs"]
+
+
+def test_router_replay_is_refused_where_model_sampler_or_trainer_lack_their_part():
+    lacking = [
+        one.partition(" does not offer ")[2].partition(",")[0] for one in _problems("stages.rl.router_replay=true")
+    ]
+    assert {"model.routes", "sampler.routes", "trainer.routes"} <= set(lacking)
+
+
+def _problems(*overrides):
+    with pytest.raises(CheckError) as caught:
+        checked(*(part for text in overrides for part in ("--set", text)))
+    return str(caught.value).splitlines()
     assert rows["sandbox"]["needs"] == []
     assert "sandbox.forks" in rows["sandbox"]["offers"]
 

@@ -26,6 +26,7 @@ from composer_core.types import (
     Message,
     Outcome,
     ParsedTurn,
+    Sampling,
     SlotKey,
     Stop,
 )
@@ -105,7 +106,55 @@ def test_the_branch_is_exactly_prompt_samples_and_results():
     assert ids[: len(second_prompt)] == second_prompt, "history is appended to, never rendered again"
     assert trace.stop is Stop.FINISHED
     assert [value for value, _ in branch.versions if value >= 0] == [3, 3]
-    assert script.released == [f"{trace.key.episode_id}#0"]
+    (session,) = script.released
+    assert {asked.session for _, _, asked in script.asked} == {session}
+
+
+def test_an_attempt_that_is_made_again_never_shares_a_session_with_one_that_was_lost():
+    lost, again = Script(WRITE, DONE), Script(WRITE, DONE)
+    for script in (lost, again):
+        run(script)
+    assert lost.asked[0][2].noise == again.asked[0][2].noise
+    assert lost.asked[0][2].session != again.asked[0][2].session
+
+
+class Routed(Script):
+    """Returns for each forwarded token two layers of three experts; `extra` tokens too many."""
+
+    def __init__(self, *turns, extra=0):
+        super().__init__(*turns)
+        self.extra = extra
+
+    async def generate(self, ids, settings, request):
+        completion = await super().generate(ids, settings, request)
+        if request.routes_from is None:
+            return completion
+        asked = range(request.routes_from, len(ids) + len(completion.ids) - 1 + self.extra)
+        data = bytes(token % 251 for token in asked for _ in range(6))
+        return evolve(completion, routes=Column("U8", (len(asked), 2, 3), data))
+
+
+def test_expert_ids_are_asked_for_once_and_stand_at_their_tokens():
+    script = Routed(WRITE, DONE)
+    (branch,) = run(script, request={"sampling": Sampling(routes=True)}).branches
+    first, second = (asked.routes_from for _, _, asked in script.asked)
+    assert first == 0
+    assert second == len(script.asked[0][0]) + len(RENDERER.render(ParsedTurn("", (WRITE,)))) - 1
+    assert branch.routes.shape == (len(branch) - 1, 2, 3), "the last sampled id was never forwarded"
+    assert branch.routes.data == bytes(token % 251 for token in range(len(branch) - 1) for _ in range(6))
+
+
+def test_expert_ids_are_not_asked_for_unless_the_request_says_so():
+    script = Routed(WRITE, DONE)
+    (branch,) = run(script).branches
+    assert branch.routes is None and script.asked[0][2].routes_from is None
+
+
+@pytest.mark.parametrize("extra", [-1, 1])
+def test_expert_ids_of_too_few_or_too_many_tokens_make_the_episode_void(extra):
+    trace = run(Routed(WRITE, DONE, extra=extra), request={"sampling": Sampling(routes=True)})
+    assert (trace.verdict.outcome, trace.verdict.cause) == (Outcome.VOID, "sampler")
+    assert "expert ids" in trace.faults[0].error
 
 
 def test_a_sampler_that_cannot_let_go_is_a_fault_on_a_trace_that_counts():

@@ -1,13 +1,15 @@
 import json
+import pickle
 import struct
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from composer_core.batches import sequences_of
 from composer_core.columns import Column
 from composer_core.errors import StoreError
-from composer_core.traces import decode, encode, readable
+from composer_core.traces import decode, encode, readable, set_apart
 from composer_core.trees import File, Patch
 from composer_core.types import (
     Branch,
@@ -130,6 +132,38 @@ def test_types_come_back_as_they_were():
     assert type(trace.branches[0].versions[0]) is tuple
     assert trace.branches[0].routes.shape == (180, 2, 2)
     assert trace.patch.writes[0].data.startswith(b"def clamp")
+
+
+class Shelf(dict):
+    """A store of three lines."""
+
+    def put(self, key, data):
+        self[key] = data
+        return key
+
+    def get(self, uri):
+        return self[uri]
+
+
+def test_expert_ids_are_put_apart_and_read_where_they_are_used():
+    shelf, trace = Shelf(), make_trace(SlotKey("t", 0), True)
+    data = encode(set_apart(trace, shelf))
+    assert list(shelf) == ["traces/rl-t-0.0.routes"]
+    assert len(data) < len(encode(trace)) - len(trace.branches[0].routes.data) + 400
+    again = decode(data)
+    (sequence,) = sequences_of(again, 0, 1.0)
+    assert sequence.routes == again.branches[0].routes != trace.branches[0].routes
+    assert sequence.routes.get(shelf) == trace.branches[0].routes
+    assert set_apart(again, None) == again, "what lies apart already stays there"
+    assert pickle.loads(pickle.dumps(sequence)) == sequence, "a batch crosses processes without them"
+
+
+def test_expert_ids_that_were_damaged_are_a_store_error():
+    shelf, trace = Shelf(), make_trace(SlotKey("t", 0), True)
+    (branch,) = set_apart(trace, shelf).branches
+    shelf[branch.routes.uri] = bytes(len(shelf[branch.routes.uri]))
+    with pytest.raises(StoreError, match="damaged"):
+        branch.routes.get(shelf)
 
 
 def test_columns_are_raw_bytes_in_the_safetensors_layout():

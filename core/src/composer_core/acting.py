@@ -8,6 +8,7 @@ the turns (sandbox, patch, verdict) is `episode`'s business.
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from array import array
 from typing import Any
@@ -51,7 +52,8 @@ class Row:
     sampled: bytearray = field(init=False)
     logprobs: array[float] = field(init=False)
     versions: list[tuple[int, int]] = field(init=False)
-    routes: Column | None = None
+    routes: list[Column] = Factory(list)
+    """Expert ids of the first tokens, as they came."""
 
     def __attrs_post_init__(self) -> None:
         self.sampled = bytearray(len(self.ids))
@@ -70,7 +72,12 @@ class Row:
         self.ids, self.logprobs = self.ids + completion.ids.values(), self.logprobs + completion.logprobs.values()
         self.sampled.extend(b"\x01" * len(completion.ids))
         self.versions.extend(completion.versions)
-        self.routes = completion.routes or self.routes
+        self.routes += [completion.routes] if completion.routes else []
+
+    @property
+    def routed(self) -> int:
+        """Tokens whose expert ids are held."""
+        return sum(map(len, self.routes))
 
     def freeze(self) -> Branch:
         size = len(self.ids)
@@ -80,7 +87,7 @@ class Row:
             logprobs=Column.of("F32", self.logprobs),
             versions=tuple(self.versions),
             parent=self.parent,
-            routes=self.routes,
+            routes=Column.joined(self.routes) if self.routes else None,
         )
 
 
@@ -101,9 +108,14 @@ class RunningEpisode:
     patch: Patch = Patch()
     originals: list[File] = Factory(list)
     originals_whole: bool = True
+    nonce: str = Factory(lambda: secrets.token_hex(4))
 
     def __attrs_post_init__(self) -> None:
         self.opening = (Message("user", self.request.task.prompt),)
+
+    def session(self, branch: int) -> str:
+        """Where the sampler keeps a branch: an attempt that is made again never meets what a lost one left there."""
+        return f"{self.request.key.episode_id}#{branch}/{self.nonce}"
 
     # --- the loop ---
 
@@ -185,12 +197,13 @@ class RunningEpisode:
         room = min(turn_tokens, limits.tokens - self.sampled_tokens, limits.context_tokens - len(row.ids))
         settings = GenerateSettings(room, self.parts.renderer.stop_ids(), request.sampling.temperature)
         asked = GenerateRequest(
-            session=f"{request.key.episode_id}#{len(self.rows) - 1}",
+            session=self.session(len(self.rows) - 1),
             group=request.group,
             noise=request.key.noise(request.run_seed),
             position=self.sampled_tokens,
             task_id=request.task.id,
             attempt=request.key.attempt,
+            routes_from=row.routed if request.sampling.routes else None,
         )
         start, started = len(row.ids), time.perf_counter()
         with self.parts.blame("samplers", request.sampler):
@@ -198,6 +211,9 @@ class RunningEpisode:
             if not math.isfinite(sum(completion.logprobs.values())):  # of fp32 values, in fp64: all are, or it is not
                 raise SamplerError("the sampler returned a log-probability that is not finite")
             row.extend(completion)
+            if request.sampling.routes and completion.ids and row.routed != len(row.ids) - 1:
+                expected, found = f"{len(row.ids) - 1} tokens", f"{row.routed}"
+                raise SamplerError("expert ids are not those of all forwarded tokens", expected=expected, found=found)
         self._add("generate_s", time.perf_counter() - started)
         self.sampled_tokens += len(completion.ids)
         with self.parts.blame("renderers"):

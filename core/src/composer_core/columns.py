@@ -10,12 +10,13 @@ No arithmetic here: code that computes on columns turns them into tensors (`comp
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -24,6 +25,7 @@ from composer_core.errors import StoreError
 
 __all__ = [
     "DTYPES",
+    "Blob",
     "Column",
     "pack",
     "unpack",
@@ -58,6 +60,34 @@ class Column:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Column]) -> Column:
+        """One behind the other; all but the first axis are those of the first part."""
+        size, data = sum(map(len, parts)), b"".join(part.data for part in parts)
+        return parts[0] if len(parts) == 1 else cls(parts[0].dtype, (size, *parts[0].shape[1:]), data)
+
+
+@frozen
+class Blob:
+    """A column that lies in the run's store, apart from what names it, and is read only where it is used."""
+
+    uri: str
+    sha256: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def put(cls, store: Any, key: str, column: Column) -> Blob:
+        return cls(store.put(key, column.data), hashlib.sha256(column.data).hexdigest(), column.dtype, column.shape)
+
+    def get(self, store: Any) -> Column:
+        """Raises StoreError: it is missing, or its bytes are not those that were put."""
+        data: bytes = store.get(self.uri)
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.sha256:
+            raise StoreError("a blob is damaged", where=self.uri, expected=self.sha256, found=found)
+        return Column(self.dtype, self.shape, data)
 
 
 def pack(columns: Mapping[str, Column], metadata: Mapping[str, str]) -> bytes:

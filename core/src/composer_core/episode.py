@@ -48,7 +48,7 @@ async def _release(episode: RunningEpisode) -> None:
     for branch in range(len(episode.rows)):
         try:
             with episode.parts.blame("samplers", name):
-                await episode.parts.samplers[name].release(f"{episode.request.key.episode_id}#{branch}")
+                await episode.parts.samplers[name].release(episode.session(branch))
         except ComposerError as error:
             episode.faults.append(fault_of("sampler", error))
 

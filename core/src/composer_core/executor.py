@@ -19,7 +19,7 @@ from composer_core.episode import fault_of, run_episode
 from composer_core.errors import ComposerError, boundary
 from composer_core.parts import EpisodeParts
 from composer_core.protocols import BuildContext, Store, Trainer
-from composer_core.traces import encode
+from composer_core.traces import encode, set_apart
 from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Trace, TraceRef, Verdict, WeightsRef
 
 __all__ = [
@@ -64,7 +64,7 @@ class InProcessExecutor:
 
     def _write(self, trace: Trace) -> TraceRef:
         """On a thread: expert ids make traces of megabytes."""
-        data = encode(trace)
+        data = encode(set_apart(trace, self._store))
         uri = self._store.put(f"traces/{trace.key.episode_id}.trace", data)
         return TraceRef(uri, hashlib.sha256(data).hexdigest())
 

@@ -6,6 +6,9 @@ columns and any JSON reader the words. cattrs writes the JSON part with code gen
 bytes pass through it untouched and are lifted out of the few places where they may stand, which keeps a small trace
 at a fraction of a millisecond.
 
+Where router replay is on, expert ids are most of what an episode leaves behind (a byte for each token, layer and chosen
+expert), and only the rank that trains a row ever looks at its own. So `set_apart` puts them into blobs beside the trace.
+
 The round trip is lossless for what JSON can hold: tools that put tuples into `ToolResult.data` read back lists.
 Nothing here reads or writes files; stores do.
 """
@@ -16,18 +19,21 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from attrs import evolve
 from cattrs import Converter
 
-from composer_core.columns import Column, pack, unpack
+from composer_core.columns import Blob, Column, pack, unpack
 from composer_core.diffs import unified
 from composer_core.errors import StoreError
 from composer_core.printable import printable
+from composer_core.protocols import Store
 from composer_core.types import Call, ToolResult, Trace, Turn
 
 __all__ = [
     "decode",
     "encode",
     "readable",
+    "set_apart",
     "turn_text",
 ]
 
@@ -40,10 +46,27 @@ def _make_converter() -> Converter:
     converter = Converter(detailed_validation=False)
     converter.register_unstructure_hook(Column, lambda column: column)
     converter.register_structure_hook(Column, lambda column, _: column)
+    converter.register_structure_hook(Column | Blob | None, _routes)
     return converter
 
 
+def _routes(value: Any, _: Any) -> Column | Blob | None:
+    return Blob(**{**value, "shape": tuple(value["shape"])}) if isinstance(value, dict) else value
+
+
 _CONVERTER = _make_converter()
+
+
+def set_apart(trace: Trace, store: Store) -> Trace:
+    """Expert ids as blobs: they are most of a trace's bytes, and only the rank that trains a row reads its own."""
+    key = f"traces/{trace.key.episode_id}"
+    branches = [
+        evolve(branch, routes=Blob.put(store, f"{key}.{number}.routes", branch.routes))
+        if isinstance(branch.routes, Column)
+        else branch
+        for number, branch in enumerate(trace.branches)
+    ]
+    return evolve(trace, branches=tuple(branches))
 
 
 def encode(trace: Trace) -> bytes:
@@ -80,7 +103,8 @@ def decode(data: bytes) -> Trace:
         for name, file in _files(document):
             file["data"] = columns[name].data
         for index, branch in enumerate(document["branches"]):
-            branch.update({key: columns.get(f"branches.{index}.{key}") for key in BRANCH_COLUMNS})
+            names = {key: f"branches.{index}.{key}" for key in BRANCH_COLUMNS}
+            branch.update({key: columns[name] for key, name in names.items() if name in columns})
         for index, message in enumerate(document["opening"]):
             message["ids"] = columns.get(f"opening.{index}.ids")
         return _CONVERTER.structure(document, Trace)
@@ -91,7 +115,8 @@ def decode(data: bytes) -> Trace:
 def _column_places(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Every place of an unstructured trace that holds a column: its name in the file, the dict and its key."""
     for index, branch in enumerate(document["branches"]):
-        yield from ((f"branches.{index}.{key}", branch, key) for key in BRANCH_COLUMNS if branch[key] is not None)
+        held = (key for key in BRANCH_COLUMNS if isinstance(branch[key], Column))
+        yield from ((f"branches.{index}.{key}", branch, key) for key in held)
     for index, message in enumerate(document["opening"]):
         if message["ids"] is not None:
             yield f"opening.{index}.ids", message, "ids"
