@@ -98,6 +98,8 @@ def test_needs_name_the_capability_and_the_setting_that_needs_it(tmp_path):
     rows = {row["key"]: row for row in planned(tmp_path)["capabilities"]}
     assert ["sampler.logprobs", "an rl stage"] in rows["sampler"]["needs"]
     assert ["trainer.deterministic", "deterministic"] in rows["trainer"]["needs"]
+    assert rows["sandbox"]["needs"] == []
+    assert "sandbox.forks" in rows["sandbox"]["offers"]
 
 
 def test_router_replay_is_refused_where_model_sampler_or_trainer_lack_their_part():
@@ -111,8 +113,6 @@ def _problems(*overrides):
     with pytest.raises(CheckError) as caught:
         checked(*(part for text in overrides for part in ("--set", text)))
     return str(caught.value).splitlines()
-    assert rows["sandbox"]["needs"] == []
-    assert "sandbox.forks" in rows["sandbox"]["offers"]
 
 
 def test_stages_say_what_they_cost_at_most(tmp_path):

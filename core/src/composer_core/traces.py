@@ -6,8 +6,8 @@ columns and any JSON reader the words. cattrs writes the JSON part with code gen
 bytes pass through it untouched and are lifted out of the few places where they may stand, which keeps a small trace
 at a fraction of a millisecond.
 
-Where router replay is on, expert ids are most of what an episode leaves behind (a byte for each token, layer and chosen
-expert), and only the rank that trains a row ever looks at its own. So `set_apart` puts them into blobs beside the trace.
+With router replay, expert ids are most of what an episode leaves behind (a byte for each token, layer and chosen
+expert), and only the rank that trains a row ever looks at its own. So `set_apart` puts them into blobs beside it.
 
 The round trip is lossless for what JSON can hold: tools that put tuples into `ToolResult.data` read back lists.
 Nothing here reads or writes files; stores do.
