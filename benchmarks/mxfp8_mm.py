@@ -89,25 +89,23 @@ class Inputs:
     def forward(self) -> Iterator[Callable[[], Any]]:
         """Ours, and the peer."""
         ops, x, w = self.ops, self.ops.quantize_rows(self.x), self.ops.quantize_weights(self.w, ROWWISE)
-        yield lambda: ops.grouped_mm(*x, *w, self.ends)
+        yield lambda: ops.grouped_mm(x, w, self.ends)
         yield lambda: grouped_mm(self.x, self.w.transpose(1, 2), offs=self.ends)
 
     def few(self) -> Iterator[Callable[[], Any]]:
         """Ours, and the product after both are dequantized."""
         ops, x, w = self.ops, self.ops.quantize_rows(self.x), self.ops.quantize_weights(self.w, ROWWISE)
-        yield lambda: ops.grouped_mm(*x, *w, self.ends)
-        yield lambda: grouped_mm(
-            ops.dequantize(*x, ROWWISE), ops.dequantize(*w, ROWWISE).transpose(1, 2), offs=self.ends
-        )
+        yield lambda: ops.grouped_mm(x, w, self.ends)
+        yield lambda: grouped_mm(ops.dequantize(x, ROWWISE), ops.dequantize(w, ROWWISE).transpose(1, 2), offs=self.ends)
 
     def dgrad(self) -> Iterator[Callable[[], Any]]:
         ops, dy, w = self.ops, self.ops.quantize_rows(self.dy), self.ops.quantize_weights(self.w, COLUMNWISE)
-        yield lambda: ops.grouped_dgrad(*dy, *w, self.ends)
+        yield lambda: ops.grouped_dgrad(dy, w, self.ends)
         yield lambda: grouped_mm(self.dy, self.w, offs=self.ends)
 
     def wgrad(self) -> Iterator[Callable[[], Any]]:
         ops, dy, x = self.ops, self.ops.quantize_columns(self.dy), self.ops.quantize_columns(self.x)
-        yield lambda: ops.grouped_wgrad(*dy, *x, self.ends, torch.bfloat16)
+        yield lambda: ops.grouped_wgrad(dy, x, self.ends, torch.bfloat16)
         yield lambda: grouped_mm(self.dy.T, self.x, offs=self.ends)
 
     def coarse(self) -> Iterator[Callable[[], Any]]:
@@ -170,7 +168,7 @@ def decoding_row(ops: Any, layer: Layer, tokens: int, seconds: Seconds, *, promi
     sorted_PD = x_ND[ids_P.argsort() // chosen]
     ours, peer = in_turns(
         (
-            captured(lambda: ops.decode_mm(x_ND, ids_P, *w)),
+            captured(lambda: ops.decode_mm(x_ND, ids_P, w)),
             captured(lambda: grouped_mm(sorted_PD, it.w.transpose(1, 2), offs=ends)),
         ),
         seconds,

@@ -67,7 +67,7 @@ def test_rounding_by_addition_is_rounding_to_bytes(block, scaling):
     for name, value in {"plain": 1.0, **odd}.items():
         y = x.clone()
         y[70, 70] = value
-        exact = reference.dequantize(*reference.quantize_weights(y, block, scaling), block, torch.float32)
+        exact = reference.dequantize(reference.quantize_weights(y, block, scaling), block, torch.float32)
         assert torch.equal(values.rounded(y, block, scaling).nan_to_num(7e30), exact.nan_to_num(7e30)), name
 
 
@@ -92,9 +92,9 @@ def test_each_product_keeps_its_signal():
     x, dy, w = (torch.randn(*shape, generator=source) for shape in ((512, 256), (512, 128), (1, 128, 256)))
     ends = torch.tensor([512], dtype=torch.int32)
     columns = Blocks(*reference.quantize_weights(w, (32, 1)))
-    y = reference.grouped_mm(*reference.quantize_rows(x), *reference.quantize_weights(w, (1, 32)), ends, torch.float32)
-    dx = reference.grouped_dgrad(*reference.quantize_rows(dy), *columns, ends, torch.float32)
-    dw = reference.grouped_wgrad(*reference.quantize_columns(dy), *reference.quantize_columns(x), ends)
+    y = reference.grouped_mm(reference.quantize_rows(x), reference.quantize_weights(w, (1, 32)), ends, torch.float32)
+    dx = reference.grouped_dgrad(reference.quantize_rows(dy), columns, ends, torch.float32)
+    dw = reference.grouped_wgrad(reference.quantize_columns(dy), reference.quantize_columns(x), ends)
     assert decibels(x @ w[0].T, y) >= 27
     assert decibels(dy @ w[0], dx) >= 25
     assert decibels(dy.T @ x, dw[0]) >= 24
@@ -102,8 +102,7 @@ def test_each_product_keeps_its_signal():
 
 def test_gradients_of_the_same_layer_without_quantization_are_exact(monkeypatch):
     """The backward's algebra, by numbers alone: with rounding switched off it is that of the dense op."""
-    for name in ("quantize_rows", "requantize_columns"):
-        monkeypatch.setattr(values, name, lambda x, *_: Blocks(x, x.new_empty(len(x), 0)))
+    monkeypatch.setattr(values, "quantize_rows", lambda x, *_: Blocks(x, x.new_empty(len(x), 0)))
     monkeypatch.setattr(values, "_round", lambda x, block, scaling, out: out.copy_(x))
     for routing in ROUTINGS:
         ours = gradients(lambda *inputs: with_ops(*inputs, ops=values), layer(routing, experts=4))

@@ -131,7 +131,7 @@ def test_expert_weights_are_quantized_and_dequantized_in_every_block(block):
     ours = kernels.quantize_weights(w, block)
     same_blocks(ours, reference.quantize_weights(w, block))
     for dtype in DTYPES:
-        same(kernels.dequantize(*ours, block, dtype), reference.dequantize(*ours, block, dtype))
+        same(kernels.dequantize(ours, block, dtype), reference.dequantize(ours, block, dtype))
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # the largest scale times the largest value is infinite
@@ -139,17 +139,18 @@ def test_expert_weights_are_quantized_and_dequantized_in_every_block(block):
 def test_dequantizing_is_right_for_every_scale_and_data_byte(dtype):
     data = torch.arange(256, device=DEVICE).to(torch.uint8).repeat(256, 1).view(torch.float8_e4m3fn)
     scale = torch.arange(256, device=DEVICE).to(torch.uint8)[:, None].expand(256, 8).contiguous()
-    same(kernels.dequantize(data, scale, (1, 32), dtype), reference.dequantize(data, scale, (1, 32), dtype))
+    every = Blocks(data, scale)
+    same(kernels.dequantize(every, (1, 32), dtype), reference.dequantize(every, (1, 32), dtype))
 
 
 def test_rows_to_columns_are_the_bytes_of_quantizing_the_dequantized():
     rows = reference.quantize_rows(broken(96, 160))
-    ours = kernels.requantize_columns(*rows)
-    same_blocks(ours, reference.requantize_columns(*rows))
+    ours = kernels.requantize_columns(rows)
+    same_blocks(ours, reference.requantize_columns(rows))
     plain = random(96, 160) * 2.0**-60
     rows = reference.quantize_rows(plain / plain.abs().amax(1, keepdim=True))
-    again = kernels.dequantize(*kernels.requantize_columns(*rows), (32, 1), torch.float32)
-    same(again, reference.dequantize(*rows, (1, 32), torch.float32))  # nothing underflows here, so nothing changes
+    again = kernels.dequantize(kernels.requantize_columns(rows), (32, 1), torch.float32)
+    same(again, reference.dequantize(rows, (1, 32), torch.float32))  # nothing underflows here, so nothing changes
 
 
 @pytest.mark.parametrize("shape", [(128, 4), (200, 7), (3, 130, 5), (2, 1, 17)])
@@ -191,7 +192,7 @@ def test_gathered_rows_are_quantized_as_the_reference_does_and_padding_is_zero(c
     assert not ours.data[plan.pairs_R < 0].view(torch.uint8).any() and not ours.scale[plan.pairs_R < 0].any()
     tokens = reference.quantize_rows(x_ND)
     same_blocks(kernels.gather_rows(tokens, plan), ours)
-    columns = reference.requantize_columns(*ours)
+    columns = reference.requantize_columns(ours)
     for found, expected in zip(kernels.gather_both(tokens, plan), (ours, columns), strict=True):
         same_blocks(found, expected)
     same_blocks(kernels.gather_columns(tokens, plan), columns)
@@ -304,8 +305,8 @@ def test_a_whole_chain_compiles_to_one_graph_with_the_same_bytes():
     def chain(x_ND, ids_NK, weights_NK):
         plan = kernels.plan(ids_NK, experts, 32)
         rows = kernels.gather_quantize(x_ND, plan)
-        act = kernels.swiglu_quantize(kernels.dequantize(*rows, (1, 32)))
-        return kernels.combine(kernels.dequantize(*act, (1, 32)), plan, weights_NK), kernels.requantize_columns(*rows)
+        act = kernels.swiglu_quantize(kernels.dequantize(rows, (1, 32)))
+        return kernels.combine(kernels.dequantize(act, (1, 32)), plan, weights_NK), kernels.requantize_columns(rows)
 
     compiled = torch.compile(chain, fullgraph=True, backend="aot_eager", dynamic=True)
     for tokens in (9, 7):

@@ -164,7 +164,7 @@ def test_an_export_is_laid_out_as_its_page_says(tmp_path):
     assert (data.dtype, scale.dtype, scale.shape) == (torch.float8_e4m3fn, torch.float8_e8m0fnu, (2, 64, 3))
     value = data.float() * scale.float().repeat_interleave(32, -1)
     assert torch.equal(
-        value, reference.dequantize(*reference.quantize_weights(weight, (32, 32)), (32, 32), torch.float32)
+        value, reference.dequantize(reference.quantize_weights(weight, (32, 32)), (32, 32), torch.float32)
     )
     with pytest.raises(ValueError, match="nothing to export"):
         export_mxfp8({"b.weight": torch.ones(3)}, path)

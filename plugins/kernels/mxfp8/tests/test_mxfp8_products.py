@@ -12,6 +12,7 @@ from composer_plugin_mxfp8 import fp8_1x128_pow2, kernels, reference
 from composer_plugin_mxfp8.formats import COLUMNWISE, NAN_DATA, NAN_SCALE, ROWWISE
 from composer_plugin_mxfp8.kernels import blackwell, decode, hopper, matmul, promoted
 from composer_plugin_mxfp8.kernels.hopper import Tile
+from composer_plugin_mxfp8.ops import Blocks
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROUTINGS = {
@@ -53,8 +54,12 @@ def columns(x):
     return reference.quantize_columns(x)
 
 
+def cut(blocks, rows):
+    return Blocks(*(part[:rows] for part in blocks))
+
+
 def bf16(blocks, block):
-    return reference.dequantize(*blocks, block, torch.bfloat16)
+    return reference.dequantize(blocks, block, torch.bfloat16)
 
 
 def close(ours, theirs, limit=None, name=""):
@@ -77,7 +82,7 @@ def forward_routes(it, dtype):
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_every_route_of_the_forward_sums_in_fp32(routing, dtype):
     it = Operands(routing)
-    want = it.rows(reference.grouped_mm(*it.x, *it.w, it.ends, dtype))
+    want = it.rows(reference.grouped_mm(it.x, it.w, it.ends, dtype))
     for name, y in forward_routes(it, dtype):
         close(it.rows(y), want, name=name)
 
@@ -85,11 +90,11 @@ def test_every_route_of_the_forward_sums_in_fp32(routing, dtype):
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_every_route_of_the_gradients_sums_in_fp32(routing):
     it, fp32 = Operands(routing), torch.float32
-    want = it.rows(reference.grouped_dgrad(*it.dy, *it.tall, it.ends, fp32))
+    want = it.rows(reference.grouped_dgrad(it.dy, it.tall, it.ends, fp32))
     tile, small = Tile(128, 64, 64), Tile(128, 64, 128, stages=2)
     close(it.rows(hopper.grouped(bf16(it.dy, ROWWISE), bf16(it.tall, COLUMNWISE), it.ends, False, fp32, tile)), want)
     close(it.rows(blackwell.grouped(*it.dy, *it.tall, it.ends, False, fp32, small)), want)
-    want = reference.grouped_wgrad(*it.dy_columns, *it.x_columns, it.ends)
+    want = reference.grouped_wgrad(it.dy_columns, it.x_columns, it.ends)
     close(hopper.wgrad(*(bf16(b, COLUMNWISE) for b in (it.dy_columns, it.x_columns)), it.ends, fp32, tile), want)
     close(blackwell.wgrad(*it.dy_columns, *it.x_columns, it.ends, fp32, small), want)
 
@@ -99,11 +104,11 @@ def test_every_route_of_the_gradients_sums_in_fp32(routing):
 def test_ops_equal_the_reference_whichever_route_they_take(few, dtype, monkeypatch):
     monkeypatch.setattr(matmul, "FEW_ROWS", few)
     it = Operands("ragged")
-    y, want = (it.rows(ops.grouped_mm(*it.x, *it.w, it.ends, dtype)) for ops in (kernels, reference))
+    y, want = (it.rows(ops.grouped_mm(it.x, it.w, it.ends, dtype)) for ops in (kernels, reference))
     close(y, want)
-    dx, want = (it.rows(ops.grouped_dgrad(*it.dy, *it.tall, it.ends, dtype)) for ops in (kernels, reference))
+    dx, want = (it.rows(ops.grouped_dgrad(it.dy, it.tall, it.ends, dtype)) for ops in (kernels, reference))
     close(dx, want)
-    dw, want = (ops.grouped_wgrad(*it.dy_columns, *it.x_columns, it.ends, dtype) for ops in (kernels, reference))
+    dw, want = (ops.grouped_wgrad(it.dy_columns, it.x_columns, it.ends, dtype) for ops in (kernels, reference))
     close(dw, want)
     assert not dw[torch.tensor(ROUTINGS["ragged"]) == 0].any()
 
@@ -118,7 +123,7 @@ def test_what_lies_in_spare_rows_and_idle_experts_reaches_nothing():
     it.w.scale[idle] = NAN_SCALE
     for clean, (_, y) in zip(before, forward_routes(it, torch.bfloat16), strict=True):
         assert torch.equal(clean, it.rows(y))
-    assert kernels.grouped_wgrad(*it.dy_columns, *it.x_columns, it.ends).isfinite().all()
+    assert kernels.grouped_wgrad(it.dy_columns, it.x_columns, it.ends).isfinite().all()
 
 
 def test_a_broken_block_is_nan_in_its_row_alone():
@@ -132,7 +137,7 @@ def test_scales_of_any_size_are_exact():
     it = Operands("one tile")
     byte = torch.arange(128, device=DEVICE) % 120 + 4
     it.x.scale[:128] = byte.to(torch.uint8)[:, None]
-    want = it.rows(reference.grouped_mm(*it.x, *it.w, it.ends, torch.float32))
+    want = it.rows(reference.grouped_mm(it.x, it.w, it.ends, torch.float32))
     for _, y in forward_routes(it, torch.float32):
         close(it.rows(y) / want, torch.ones_like(want), 1e-3)
 
@@ -145,8 +150,8 @@ def test_decoding_equals_the_reference(ids, share):
     it = Operands("one tile")
     ids_P = torch.tensor(ids, device=DEVICE).repeat_interleave(share)
     x_MD = torch.randn(len(ids), K, generator=torch.Generator().manual_seed(2)).to(DEVICE, torch.bfloat16)
-    want = reference.decode_mm(x_MD, ids_P, *it.w, torch.float32)
-    close(kernels.decode_mm(x_MD, ids_P, *it.w, torch.float32), want)
+    want = reference.decode_mm(x_MD, ids_P, it.w, torch.float32)
+    close(kernels.decode_mm(x_MD, ids_P, it.w, torch.float32), want)
     close(decode.decode(x_MD, ids_P, *it.w, torch.float32, Tile(64, 32, 64, warps=4)), want)
 
 
@@ -159,7 +164,7 @@ def test_the_recipe_of_128s_is_the_sum_of_its_own_operands():
     assert torch.equal(data, a.data.view(torch.uint8)) and torch.equal(scale, a.scale)
     b = fp8_1x128_pow2.quantize_weights(w)
     y = promoted.promoted_mm(data, scale, b.data.view(torch.uint8), b.scale, ends, torch.float32)
-    values = reference.dequantize(*a, (1, 128), torch.float32), reference.dequantize(*b, (128, 128), torch.float32)
+    values = reference.dequantize(a, (1, 128), torch.float32), reference.dequantize(b, (128, 128), torch.float32)
     want = torch.nn.functional.grouped_mm(values[0], values[1].transpose(1, 2), offs=ends)
     close(y[:384], want[:384], 2e-3 if DEVICE.type == "cuda" else 1e-5)  # sums of 128 keep 14 bits on Hopper
 
@@ -202,14 +207,14 @@ OPERANDS = {"x", "w", "dy", "tall", "dy_columns", "x_columns"}
 
 def test_products_of_no_rows_have_no_rows():
     it = Operands("one tile")
-    ends, x, dy = torch.zeros_like(it.ends), (it.x.data[:0], it.x.scale[:0]), (it.dy.data[:0], it.dy.scale[:0])
-    assert kernels.grouped_mm(*x, *it.w, ends).shape == (0, N)
-    assert kernels.grouped_dgrad(*dy, *it.tall, ends).shape == (0, K)
-    assert not kernels.grouped_wgrad(*dy, *x, ends).any()
-    assert kernels.decode_mm(torch.zeros(0, K, device=DEVICE), ends[:0].long(), *it.w).shape == (0, N)
+    ends, x, dy = torch.zeros_like(it.ends), cut(it.x, 0), cut(it.dy, 0)
+    assert kernels.grouped_mm(x, it.w, ends).shape == (0, N)
+    assert kernels.grouped_dgrad(dy, it.tall, ends).shape == (0, K)
+    assert not kernels.grouped_wgrad(dy, x, ends).any()
+    assert kernels.decode_mm(torch.zeros(0, K, device=DEVICE), ends[:0].long(), it.w).shape == (0, N)
 
 
 def test_rows_that_no_plan_padded_are_refused():
     it = Operands("one tile")
     with pytest.raises(ValueError, match="multiples of 128 and these are 100"):
-        kernels.grouped_mm(it.x.data[:100], it.x.scale[:100], *it.w, it.ends)
+        kernels.grouped_mm(cut(it.x, 100), it.w, it.ends)

@@ -136,26 +136,26 @@ class _Experts(torch.autograd.Function):
         weights_NK, gate_up_E2FD, down_EDF, h_R2F, pairs_R, rows_NK, ends_E, *kept = ctx.saved_tensors
         ops, config, plan = ctx.ops, ctx.config, Plan(pairs_R, rows_NK, ends_E)
         dy = ops.quantize_rows(dy_ND, config.scaling)
-        g = ops.gather_rows(dy, plan)
+        g, g_columns = (ops.gather_rows(dy, plan), None) if config.exact_wgrad else ops.gather_both(dy, plan)
         down, gate_up = quantized(down_EDF, ops, config), quantized(gate_up_E2FD, ops, config)
-        dact_RF = ops.grouped_dgrad(*g, *down.columns, ends_E, dtype=ctx.dtype)
-        if config.exact_wgrad:
+        dact_RF = ops.grouped_dgrad(g, down.columns, ends_E, dtype=ctx.dtype)
+        if g_columns is None:
             dh, dweights_NK, dgate_up, ddown = _exact(dact_RF, h_R2F, plan, weights_NK, kept[0], dy_ND, ops)
         else:
-            dh, columns, act, dweights_NK = ops.swiglu_backward_weighted(
+            dh, dh_columns, act, dweights_NK = ops.swiglu_backward_weighted(
                 dact_RF, h_R2F, plan, weights_NK, config.scaling
             )
-            x = ops.requantize_columns(*ops.gather_rows(Blocks(*kept), plan))
-            dgate_up = ops.grouped_wgrad(*columns, *x, ends_E, dtype=gate_up_E2FD.dtype)
-            ddown = ops.grouped_wgrad(*ops.requantize_columns(*g), *act, ends_E, dtype=down_EDF.dtype)
-        dx_RD = ops.grouped_dgrad(*dh, *gate_up.columns, ends_E, dtype=ctx.dtype)
+            x = ops.gather_columns(Blocks(*kept), plan)
+            dgate_up = ops.grouped_wgrad(dh_columns, x, ends_E, dtype=gate_up_E2FD.dtype)
+            ddown = ops.grouped_wgrad(g_columns, act, ends_E, dtype=down_EDF.dtype)
+        dx_RD = ops.grouped_dgrad(dh, gate_up.columns, ends_E, dtype=ctx.dtype)
         dx_ND = ops.scatter_rows(dx_RD, plan, ctx.dtype)
         return dx_ND, dweights_NK.to(weights_NK.dtype), dgate_up, ddown, None, None, None
 
 
 def _first(x: Blocks, plan: Plan, gate_up: Weights, dtype: torch.dtype, ops: Ops) -> torch.Tensor:
     """h [R, 2F] of the tokens' MXFP8 rows."""
-    return ops.grouped_mm(*ops.gather_rows(x, plan), *gate_up.rows, plan.ends_E, dtype=dtype)
+    return ops.grouped_mm(ops.gather_rows(x, plan), gate_up.rows, plan.ends_E, dtype=dtype)
 
 
 def _second(
@@ -163,7 +163,7 @@ def _second(
 ) -> torch.Tensor:
     """y [N, D] of h."""
     act = ops.swiglu_quantize(h_R2F, config.scaling)
-    out_RD = ops.grouped_mm(*act, *down.rows, plan.ends_E, dtype=h_R2F.dtype)
+    out_RD = ops.grouped_mm(act, down.rows, plan.ends_E, dtype=h_R2F.dtype)
     return ops.combine(out_RD, plan, weights_NK, h_R2F.dtype)
 
 
@@ -179,10 +179,10 @@ def _decode(
     """The same numbers for a handful of pairs, without sorting; operands in high precision hold MXFP8 values."""
     ids_P = ids_NK.reshape(-1)
     dtype = x_ND.dtype
-    x_ND = ops.dequantize(*ops.quantize_rows(x_ND, config.scaling), ROWWISE, dtype)
-    h_P2F = ops.decode_mm(x_ND, ids_P, *gate_up.rows, dtype=dtype)
-    act_PF = ops.dequantize(*ops.swiglu_quantize(h_P2F, config.scaling), ROWWISE, dtype)
-    out_NKD = ops.decode_mm(act_PF, ids_P, *down.rows, dtype=dtype).view(*ids_NK.shape, -1)
+    x_ND = ops.dequantize(ops.quantize_rows(x_ND, config.scaling), ROWWISE, dtype)
+    h_P2F = ops.decode_mm(x_ND, ids_P, gate_up.rows, dtype=dtype)
+    act_PF = ops.dequantize(ops.swiglu_quantize(h_P2F, config.scaling), ROWWISE, dtype)
+    out_NKD = ops.decode_mm(act_PF, ids_P, down.rows, dtype=dtype).view(*ids_NK.shape, -1)
     return (out_NKD.float() * weights_NK.float().unsqueeze(-1)).sum(1).to(dtype)
 
 

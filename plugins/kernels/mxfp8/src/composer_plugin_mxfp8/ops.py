@@ -99,9 +99,7 @@ class Ops(Protocol):
         """Each expert's matrix in blocks of (1, 32), (32, 1) or (32, 32)."""
         ...
 
-    def dequantize(
-        self, data: torch.Tensor, scale: torch.Tensor, block: Shape, dtype: torch.dtype = torch.bfloat16
-    ) -> torch.Tensor:
+    def dequantize(self, x: Blocks, block: Shape, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         """[..., M, K] back to bf16 or fp32, rounded once."""
         ...
 
@@ -113,7 +111,7 @@ class Ops(Protocol):
         """As `formats.unswizzle`."""
         ...
 
-    def requantize_columns(self, data_MK: torch.Tensor, scale: torch.Tensor) -> Blocks:
+    def requantize_columns(self, x: Blocks) -> Blocks:
         """Rows to columns: the bytes of `quantize_columns` (rceil) of the dequantized tensor, which is never written.
 
         Scales being powers of two, this moves exponents; an element is rounded again only where it falls below E4M3's
@@ -216,48 +214,25 @@ class Ops(Protocol):
         ...
 
     def grouped_mm(
-        self,
-        a_data_RK: torch.Tensor,
-        a_scale: torch.Tensor,
-        w_data_ENK: torch.Tensor,
-        w_scale: torch.Tensor,
-        ends_E: torch.Tensor,
-        dtype: torch.dtype = torch.bfloat16,
+        self, a: Blocks, w: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = torch.bfloat16
     ) -> torch.Tensor:
         """y[r] = w[e] @ a[r] for each expert's rows, both scaled 1x32; [R, N] in `dtype`, undefined past the ends."""
         ...
 
     def grouped_dgrad(
-        self,
-        dy_data_RN: torch.Tensor,
-        dy_scale: torch.Tensor,
-        w_data_ENK: torch.Tensor,
-        w_scale: torch.Tensor,
-        ends_E: torch.Tensor,
-        dtype: torch.dtype = torch.bfloat16,
+        self, dy: Blocks, w: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = torch.bfloat16
     ) -> torch.Tensor:
         """dx[r] = dy[r] @ w[e], dy scaled 1x32 and w 32x1, along N both; [R, K] in `dtype`."""
         ...
 
     def grouped_wgrad(
-        self,
-        dy_data_RN: torch.Tensor,
-        dy_scale: torch.Tensor,
-        x_data_RK: torch.Tensor,
-        x_scale: torch.Tensor,
-        ends_E: torch.Tensor,
-        dtype: torch.dtype = torch.float32,
+        self, dy: Blocks, x: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = torch.float32
     ) -> torch.Tensor:
         """dw[e] = dy.T @ x over the rows of each expert, both scaled 32x1; [E, N, K], zero for experts without rows."""
         ...
 
     def decode_mm(
-        self,
-        x_MD: torch.Tensor,
-        ids_P: torch.Tensor,
-        w_data: torch.Tensor,
-        w_scale: torch.Tensor,
-        dtype: torch.dtype = torch.bfloat16,
+        self, x_MD: torch.Tensor, ids_P: torch.Tensor, w: Blocks, dtype: torch.dtype = torch.bfloat16
     ) -> torch.Tensor:
         """y[p] = w[ids[p]] @ x[p // (P / M)] for few pairs: x in bf16 or fp32, weights [E, N, D] scaled 1x32;
         [P, N] in `dtype`.

@@ -8,42 +8,18 @@ from __future__ import annotations
 
 import torch
 
-from composer_plugin_mxfp8 import formats
-from composer_plugin_mxfp8.formats import COLUMNWISE, MX, ROWWISE, Scaling, Shape, swizzle, unswizzle
-from composer_plugin_mxfp8.ops import ALIGN, FORWARD_ALIGN, Blocks, Plan, Routes, Score, padded_rows
-from composer_plugin_mxfp8.reference_mm import decode_mm, grouped_dgrad, grouped_mm, grouped_wgrad
+from composer_plugin_mxfp8 import formats, ops, reference_mm
+from composer_plugin_mxfp8.formats import COLUMNWISE, MX, ROWWISE, Scaling, Shape
+from composer_plugin_mxfp8.ops import Blocks, Plan, Routes, Score, padded_rows
 
-__all__ = [
-    "ALIGN",
-    "FORWARD_ALIGN",
-    "balance_bias",
-    "combine",
-    "combine_backward",
-    "decode_mm",
-    "dequantize",
-    "gather_both",
-    "gather_columns",
-    "gather_quantize",
-    "gather_quantize_both",
-    "gather_rows",
-    "grouped_dgrad",
-    "grouped_mm",
-    "grouped_wgrad",
-    "plan",
-    "quantize_both",
-    "quantize_columns",
-    "quantize_rows",
-    "quantize_weights",
-    "requantize_columns",
-    "route",
-    "scatter_rows",
-    "swiglu_backward",
-    "swiglu_backward_weighted",
-    "swiglu_quantize",
-    "swiglu_quantize_both",
-    "swizzle",
-    "unswizzle",
-]
+ALIGN, FORWARD_ALIGN = ops.ALIGN, ops.FORWARD_ALIGN
+swizzle, unswizzle = formats.swizzle, formats.unswizzle
+grouped_mm, grouped_dgrad, grouped_wgrad = (
+    reference_mm.grouped_mm,
+    reference_mm.grouped_dgrad,
+    reference_mm.grouped_wgrad,
+)
+decode_mm = reference_mm.decode_mm
 
 
 def quantize_rows(x_MK: torch.Tensor, scaling: Scaling = "rceil") -> Blocks:
@@ -66,16 +42,14 @@ def quantize_weights(w_ENK: torch.Tensor, block: Shape, scaling: Scaling = "rcei
     return _quantize(w_ENK, block, scaling)
 
 
-def dequantize(
-    data: torch.Tensor, scale: torch.Tensor, block: Shape, dtype: torch.dtype = torch.bfloat16
-) -> torch.Tensor:
+def dequantize(x: Blocks, block: Shape, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """See `Ops.dequantize`."""
-    return formats.dequantize(MX(data, scale, block), dtype)
+    return formats.dequantize(MX(*x, block), dtype)
 
 
-def requantize_columns(data_MK: torch.Tensor, scale: torch.Tensor) -> Blocks:
+def requantize_columns(x: Blocks) -> Blocks:
     """See `Ops.requantize_columns`."""
-    return quantize_columns(dequantize(data_MK, scale, ROWWISE, torch.float32))
+    return quantize_columns(dequantize(x, ROWWISE, torch.float32))
 
 
 def plan(ids_NK: torch.Tensor, experts: int, align: int = ALIGN) -> Plan:
@@ -116,7 +90,7 @@ def gather_rows(x: Blocks, plan: Plan) -> Blocks:
 def gather_both(x: Blocks, plan: Plan) -> tuple[Blocks, Blocks]:
     """See `Ops.gather_both`."""
     rows = gather_rows(x, plan)
-    return rows, requantize_columns(*rows)
+    return rows, requantize_columns(rows)
 
 
 def gather_columns(x: Blocks, plan: Plan) -> Blocks:

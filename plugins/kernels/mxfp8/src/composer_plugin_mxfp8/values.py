@@ -22,6 +22,9 @@ from composer_plugin_mxfp8.formats import COLUMNWISE, ROWWISE, Scaling, Shape
 from composer_plugin_mxfp8.ops import Blocks, Plan
 from composer_plugin_mxfp8.reference import combine, plan, scatter_rows
 
+__all__ = ["combine", "plan", "scatter_rows"]
+"""What of `Ops` is the reference's; the rest follows."""
+
 FORWARD_ALIGN = 8
 """Rows that come in eights have the same bytes whatever else their expert computes (RL.md section 5)."""
 ALIGN = 32
@@ -35,25 +38,6 @@ LEAST = (6 << 23) | 0x400000
 """From the bits of 2^8 x scale to those of SHIFT x 2^-6 x scale, for what lies below E4M3's normal range."""
 LIMIT = 2.0**100
 """Tensors with values from here on are left to `formats`."""
-
-__all__ = [
-    "ALIGN",
-    "FORWARD_ALIGN",
-    "combine",
-    "decode_mm",
-    "dequantize",
-    "gather_rows",
-    "grouped_dgrad",
-    "grouped_mm",
-    "grouped_wgrad",
-    "plan",
-    "quantize_rows",
-    "quantize_weights",
-    "requantize_columns",
-    "scatter_rows",
-    "swiglu_backward_weighted",
-    "swiglu_quantize",
-]
 
 
 def rounded(x: torch.Tensor, block: Shape, scaling: Scaling = "rceil") -> torch.Tensor:
@@ -101,11 +85,9 @@ def quantize_weights(w_ENK: torch.Tensor, block: Shape, scaling: Scaling = "rcei
     return _values(rounded(w_ENK.detach(), block, scaling))
 
 
-def dequantize(
-    data: torch.Tensor, scale: torch.Tensor, block: Shape, dtype: torch.dtype = torch.bfloat16
-) -> torch.Tensor:
+def dequantize(x: Blocks, block: Shape, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """See `Ops.dequantize`."""
-    return data.to(dtype)
+    return x.data.to(dtype)
 
 
 def gather_rows(x: Blocks, plan: Plan) -> Blocks:
@@ -115,9 +97,15 @@ def gather_rows(x: Blocks, plan: Plan) -> Blocks:
     return _values(data.index_fill_(0, (source_R < 0).nonzero()[:, 0], 0))
 
 
-def requantize_columns(data_MK: torch.Tensor, scale: torch.Tensor) -> Blocks:
-    """See `Ops.requantize_columns`."""
-    return _values(rounded(data_MK, COLUMNWISE))
+def gather_both(x: Blocks, plan: Plan) -> tuple[Blocks, Blocks]:
+    """See `Ops.gather_both`."""
+    rows = gather_rows(x, plan)
+    return rows, _values(rounded(rows.data, COLUMNWISE))
+
+
+def gather_columns(x: Blocks, plan: Plan) -> Blocks:
+    """See `Ops.gather_columns`."""
+    return gather_both(x, plan)[1]
 
 
 def swiglu_quantize(h_R2F: torch.Tensor, scaling: Scaling = "rceil") -> Blocks:
@@ -146,52 +134,25 @@ def swiglu_backward_weighted(
     return _values(rows), _values(columns), _values(act), dweights_R1[plan.rows_NK, 0]
 
 
-def grouped_mm(
-    a_data_RK: torch.Tensor,
-    a_scale: torch.Tensor,
-    w_data_ENK: torch.Tensor,
-    w_scale: torch.Tensor,
-    ends_E: torch.Tensor,
-    dtype: torch.dtype = torch.bfloat16,
-) -> torch.Tensor:
+def grouped_mm(a: Blocks, w: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """See `Ops.grouped_mm`."""
-    return grouped_product(a_data_RK, w_data_ENK.transpose(1, 2), offs=ends_E).to(dtype)
+    return grouped_product(a.data, w.data.transpose(1, 2), offs=ends_E).to(dtype)
 
 
-def grouped_dgrad(
-    dy_data_RN: torch.Tensor,
-    dy_scale: torch.Tensor,
-    w_data_ENK: torch.Tensor,
-    w_scale: torch.Tensor,
-    ends_E: torch.Tensor,
-    dtype: torch.dtype = torch.bfloat16,
-) -> torch.Tensor:
+def grouped_dgrad(dy: Blocks, w: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """See `Ops.grouped_dgrad`."""
-    return grouped_product(dy_data_RN, w_data_ENK, offs=ends_E).to(dtype)
+    return grouped_product(dy.data, w.data, offs=ends_E).to(dtype)
 
 
-def grouped_wgrad(
-    dy_data_RN: torch.Tensor,
-    dy_scale: torch.Tensor,
-    x_data_RK: torch.Tensor,
-    x_scale: torch.Tensor,
-    ends_E: torch.Tensor,
-    dtype: torch.dtype = torch.float32,
-) -> torch.Tensor:
+def grouped_wgrad(dy: Blocks, x: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """See `Ops.grouped_wgrad`."""
-    return grouped_product(dy_data_RN.T, x_data_RK, offs=ends_E).to(dtype)
+    return grouped_product(dy.data.T, x.data, offs=ends_E).to(dtype)
 
 
-def decode_mm(
-    x_MD: torch.Tensor,
-    ids_P: torch.Tensor,
-    w_data: torch.Tensor,
-    w_scale: torch.Tensor,
-    dtype: torch.dtype = torch.bfloat16,
-) -> torch.Tensor:
+def decode_mm(x_MD: torch.Tensor, ids_P: torch.Tensor, w: Blocks, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """See `Ops.decode_mm`."""
     x_PD = x_MD.float().repeat_interleave(len(ids_P) // max(1, len(x_MD)), 0)
-    return torch.bmm(w_data[ids_P], x_PD[:, :, None])[..., 0].to(dtype)
+    return torch.bmm(w.data[ids_P], x_PD[:, :, None])[..., 0].to(dtype)
 
 
 def _values(data: torch.Tensor) -> Blocks:

@@ -8,6 +8,7 @@ from composer_plugin_mxfp8.formats import Shape
 from composer_plugin_mxfp8.kernels.emit import corner, inside
 from composer_plugin_mxfp8.kernels.launch import Tile, grid, launch, op
 from composer_plugin_mxfp8.kernels.numerics import bits, decode, narrowed, native, power
+from composer_plugin_mxfp8.ops import Blocks
 
 TILES: dict[int, Tile] = {1: (16, 256, 4), 32: (32, 256, 4)}
 """By the rows of a block. Measured on an H200 (benchmarks/mxfp8.py)."""
@@ -62,9 +63,7 @@ def _dequantize(data: torch.Tensor, scale: torch.Tensor, down: int, along: int, 
     return out
 
 
-def dequantize(
-    data: torch.Tensor, scale: torch.Tensor, block: Shape, dtype: torch.dtype = torch.bfloat16
-) -> torch.Tensor:
+def dequantize(x: Blocks, block: Shape, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """See `Ops.dequantize`."""
-    out: torch.Tensor = _dequantize(data, scale, *block, dtype)
+    out: torch.Tensor = _dequantize(*x, *block, dtype)
     return out

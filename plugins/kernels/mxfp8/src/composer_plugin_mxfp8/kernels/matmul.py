@@ -21,7 +21,7 @@ from composer_plugin_mxfp8.kernels.dequantizing import dequantize
 from composer_plugin_mxfp8.kernels.hopper import Tile
 from composer_plugin_mxfp8.kernels.launch import only_shapes, op
 from composer_plugin_mxfp8.kernels.numerics import bits
-from composer_plugin_mxfp8.ops import ALIGN
+from composer_plugin_mxfp8.ops import ALIGN, Blocks
 
 FEW_ROWS = 448
 """Rows an expert on average, below which reading the weights once as E4M3 beats dequantizing them first."""
@@ -29,57 +29,30 @@ BLACKWELL = 10
 """Major compute capability of the GPUs with block-scaled products."""
 
 
-def grouped_mm(
-    a_data_RK: torch.Tensor,
-    a_scale: torch.Tensor,
-    w_data_ENK: torch.Tensor,
-    w_scale: torch.Tensor,
-    ends_E: torch.Tensor,
-    dtype: torch.dtype = torch.bfloat16,
-) -> torch.Tensor:
+def grouped_mm(a: Blocks, w: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """See `Ops.grouped_mm`."""
-    _check_rows(a_data_RK)
-    y_RN: torch.Tensor = _grouped_mm(bits(a_data_RK), a_scale, bits(w_data_ENK), w_scale, ends_E, dtype)
+    _check_rows(a.data)
+    y_RN: torch.Tensor = _grouped_mm(bits(a.data), a.scale, bits(w.data), w.scale, ends_E, dtype)
     return y_RN
 
 
-def grouped_dgrad(
-    dy_data_RN: torch.Tensor,
-    dy_scale: torch.Tensor,
-    w_data_ENK: torch.Tensor,
-    w_scale: torch.Tensor,
-    ends_E: torch.Tensor,
-    dtype: torch.dtype = torch.bfloat16,
-) -> torch.Tensor:
+def grouped_dgrad(dy: Blocks, w: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """See `Ops.grouped_dgrad`."""
-    _check_rows(dy_data_RN)
-    dx_RK: torch.Tensor = _grouped_dgrad(bits(dy_data_RN), dy_scale, bits(w_data_ENK), w_scale, ends_E, dtype)
+    _check_rows(dy.data)
+    dx_RK: torch.Tensor = _grouped_dgrad(bits(dy.data), dy.scale, bits(w.data), w.scale, ends_E, dtype)
     return dx_RK
 
 
-def grouped_wgrad(
-    dy_data_RN: torch.Tensor,
-    dy_scale: torch.Tensor,
-    x_data_RK: torch.Tensor,
-    x_scale: torch.Tensor,
-    ends_E: torch.Tensor,
-    dtype: torch.dtype = torch.float32,
-) -> torch.Tensor:
+def grouped_wgrad(dy: Blocks, x: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """See `Ops.grouped_wgrad`."""
-    _check_rows(dy_data_RN)
-    dw_ENK: torch.Tensor = _grouped_wgrad(bits(dy_data_RN), dy_scale, bits(x_data_RK), x_scale, ends_E, dtype)
+    _check_rows(dy.data)
+    dw_ENK: torch.Tensor = _grouped_wgrad(bits(dy.data), dy.scale, bits(x.data), x.scale, ends_E, dtype)
     return dw_ENK
 
 
-def decode_mm(
-    x_MD: torch.Tensor,
-    ids_P: torch.Tensor,
-    w_data: torch.Tensor,
-    w_scale: torch.Tensor,
-    dtype: torch.dtype = torch.bfloat16,
-) -> torch.Tensor:
+def decode_mm(x_MD: torch.Tensor, ids_P: torch.Tensor, w: Blocks, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """See `Ops.decode_mm`."""
-    y_PN: torch.Tensor = _decode_mm(x_MD, ids_P, bits(w_data), w_scale, dtype)
+    y_PN: torch.Tensor = _decode_mm(x_MD, ids_P, bits(w.data), w.scale, dtype)
     return y_PN
 
 
@@ -103,9 +76,9 @@ def _grouped_mm(
     if _scaled_products(a_data):
         return blackwell.grouped(a_data, a_scale, w_data, w_scale, ends_E, True, dtype)
     if a_data.shape[0] < FEW_ROWS * w_data.shape[0]:
-        a = dequantize(a_data, a_scale, ROWWISE)
+        a = dequantize(Blocks(a_data, a_scale), ROWWISE)
         return hopper.grouped_swapped(a, w_data, w_scale, ends_E, dtype)
-    a, w = dequantize(a_data, a_scale, ROWWISE), dequantize(w_data, w_scale, ROWWISE)
+    a, w = dequantize(Blocks(a_data, a_scale), ROWWISE), dequantize(Blocks(w_data, w_scale), ROWWISE)
     if _torch_computes(a, dtype):
         return grouped_product(a, w.transpose(1, 2), offs=ends_E)
     return hopper.grouped(a, w, ends_E, True, dtype)
@@ -125,7 +98,7 @@ def _grouped_dgrad(
     dy_data, w_data = _e4m3(dy_data), _e4m3(w_data)
     if _scaled_products(dy_data):
         return blackwell.grouped(dy_data, dy_scale, w_data, w_scale, ends_E, False, dtype)
-    dy, w = dequantize(dy_data, dy_scale, ROWWISE), dequantize(w_data, w_scale, COLUMNWISE)
+    dy, w = dequantize(Blocks(dy_data, dy_scale), ROWWISE), dequantize(Blocks(w_data, w_scale), COLUMNWISE)
     if _torch_computes(dy, dtype):
         return grouped_product(dy, w, offs=ends_E)
     return hopper.grouped(dy, w, ends_E, False, dtype)
@@ -148,7 +121,7 @@ def _grouped_wgrad(
     dy_data, x_data = _e4m3(dy_data), _e4m3(x_data)
     if _scaled_products(dy_data):
         return blackwell.wgrad(dy_data, dy_scale, x_data, x_scale, ends_E, dtype)
-    dy, x = dequantize(dy_data, dy_scale, COLUMNWISE), dequantize(x_data, x_scale, COLUMNWISE)
+    dy, x = dequantize(Blocks(dy_data, dy_scale), COLUMNWISE), dequantize(Blocks(x_data, x_scale), COLUMNWISE)
     if _torch_computes(dy, dtype):
         return grouped_product(dy.T, x, offs=ends_E)
     return hopper.wgrad(dy, x, ends_E, dtype)

@@ -130,6 +130,6 @@ def quantize_weights(w_ENK: torch.Tensor, block: Shape, scaling: Scaling = "rcei
     return Blocks(data.view(w_ENK.shape), scale.view(experts, rows // block[0], cols // block[1]))
 
 
-def requantize_columns(data_MK: torch.Tensor, scale: torch.Tensor) -> Blocks:
+def requantize_columns(x: Blocks) -> Blocks:
     """See `Ops.requantize_columns`."""
-    return Blocks(*_requantize_columns(data_MK, scale))
+    return Blocks(*_requantize_columns(*x))
