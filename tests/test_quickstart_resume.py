@@ -42,7 +42,7 @@ def command(run_dir):
 
 def final(run):
     commit = json.loads((run / "commit.json").read_text())
-    return commit["weights"]["version"], commit["weights"]["sha256"]
+    return commit["weights"]["version"], commit["weights"]["checksum"]
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ def learned(run):
     """The weights' digest, and what every episode was worth."""
     results = [event["result"] for event in read_events(run) if event["event"] == "EpisodeEnded"]
     worth = sorted((*map(str, result["key"].values()), result["verdict"]["outcome"]) for result in results)
-    return json.loads((run / "commit.json").read_text())["weights"]["sha256"], worth
+    return json.loads((run / "commit.json").read_text())["weights"]["checksum"], worth
 
 
 @pytest.mark.parametrize("plugin", BACKENDS)

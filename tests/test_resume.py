@@ -25,7 +25,7 @@ KILLS = 12 if os.environ.get("COMPOSER_SOAK") else 4
 def final(run):
     commit = json.loads((run / "commit.json").read_text())
     sets = {path.name: json.loads(path.read_text())["rows"] for path in sorted((run / "evaluations").glob("*.json"))}
-    return commit["weights"]["version"], commit["weights"]["sha256"], commit["checksums"], sets
+    return commit["weights"]["version"], commit["weights"]["checksum"], commit["checksums"], sets
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_a_finished_run_stays_as_it_is(uninterrupted, composer_run):
 def test_the_published_weights_are_those_of_the_manifest(uninterrupted):
     commit = json.loads((uninterrupted / "commit.json").read_text())
     data = (uninterrupted / commit["weights"]["uri"]).read_bytes()
-    assert hashlib.sha256(data).hexdigest() == commit["weights"]["sha256"]
+    assert hashlib.sha256(data).hexdigest() == commit["weights"]["checksum"]
 
 
 def _wait_for_start(process):

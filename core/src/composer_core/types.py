@@ -450,13 +450,17 @@ class Completion:
 
 @frozen
 class WeightsRef:
-    """A committed set of weights."""
+    """A set of weights, and how it travels."""
 
     version: int
     uri: str
-    """Path of a safetensors file below the run folder, or a URI that the store knows."""
-    sha256: str
+    """Path of a safetensors file below the run folder, or a name that whoever ships weights knows."""
+    checksum: str
+    """sha256 of the safetensors file that a sampler loads, also where a difference to another one travels."""
     format: str = "safetensors"
+    """safetensors for a whole file; a difference has a format of whoever made it."""
+    base: int | None = None
+    """Version that a difference is applied to; None for a whole file."""
 
 
 @frozen

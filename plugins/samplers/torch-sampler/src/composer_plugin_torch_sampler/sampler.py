@@ -181,7 +181,7 @@ def _answer() -> tuple[asyncio.Future[Completion], Callable[..., None]]:
 def _copy(policy: PolicyModel, weights: WeightsRef, path: Path) -> None:
     data = path.read_bytes()
     found = hashlib.sha256(data).hexdigest()
-    if weights.sha256 and found != weights.sha256:
-        raise StoreError(f"weights of version {weights.version} are damaged", expected=weights.sha256, found=found)
+    if weights.checksum and found != weights.checksum:
+        raise StoreError(f"weights of version {weights.version} are damaged", expected=weights.checksum, found=found)
     with one_thread():
         policy.load_state_dict(load_safetensors(data))

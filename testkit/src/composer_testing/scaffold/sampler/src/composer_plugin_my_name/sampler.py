@@ -97,8 +97,8 @@ def draw(logits_V: Sequence[float], temperature: float, noise: float) -> tuple[i
 def _read(weights: WeightsRef, path: Path, vocab_size: int) -> Sequence[float]:
     data = path.read_bytes()
     found = hashlib.sha256(data).hexdigest()
-    if weights.sha256 and found != weights.sha256:
-        raise StoreError(f"weights of version {weights.version} are damaged", expected=weights.sha256, found=found)
+    if weights.checksum and found != weights.checksum:
+        raise StoreError(f"weights of version {weights.version} are damaged", expected=weights.checksum, found=found)
     column = unpack(data)[0].get(TABLE)
     if column is None or (column.dtype, column.shape) != ("F32", (vocab_size, vocab_size)):
         raise StoreError("no weights of a bigram", where=str(path), expected=f"{TABLE}: F32 {[vocab_size] * 2}")
