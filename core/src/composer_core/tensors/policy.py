@@ -33,6 +33,8 @@ class PolicyOutput:
     """Final hidden states, after the last norm; rows at or past a row's length are undefined."""
     routes_BTLK: torch.Tensor | None = None
     """Expert ids used, in `RouteShape.dtype`; None for a dense model or when not asked for."""
+    own_BTLK: torch.Tensor | None = None
+    """Those that the routers would have chosen themselves; None unless others were replayed and `want_routes` is set."""
 
 
 class KVCache(Protocol):
@@ -66,6 +68,7 @@ class PolicyModel(Protocol):
         slots_B: torch.Tensor | None = None,
         past_B: torch.Tensor | None = None,
         replay_BTLK: torch.Tensor | None = None,
+        replay_tau: float = 0.0,
         want_routes: bool = False,
     ) -> PolicyOutput:
         """Forward new tokens.
@@ -73,7 +76,9 @@ class PolicyModel(Protocol):
         ids_BT int64; lengths_B int64 counts the real tokens of each row. With a cache, row b continues the sequence in
         cache row `slots_B[b]`, which holds `past_B[b]` tokens; keys and values of its real tokens are stored behind
         them. Without one, rows start at position 0. `replay_BTLK` overrides the routers' choice of experts; gate
-        values are gathered at the replayed ids and renormalized as the model does.
+        values are gathered at the replayed ids and renormalized as the model does. A replayed id is kept if its gate
+        is at least `replay_tau` times the smallest gate of the router's own choice; the place of one that is not goes
+        to the router's own best expert among those not kept.
         """
         ...
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -22,8 +24,8 @@ from transformers import (
 
 from composer_core import BuildContext
 from composer_core.errors import ConfigError
-from composer_core.tensors import Experts, PolicyModel
-from composer_plugin_hf import experts
+from composer_core.tensors import Experts, PolicyModel, to_column, to_tensor
+from composer_plugin_hf import experts, routing
 from composer_plugin_hf.checkpoints import check_tokenizer, save_checkpoint
 from composer_plugin_hf.config import CausalLMConfig, ExpertsConfig, TinyMoeConfig
 from composer_plugin_hf.policy import HFPolicy
@@ -182,6 +184,61 @@ def test_deterministic_values_depend_on_the_prefix_alone(threads: int) -> None:
                 assert torch.equal(policy.logits(step.hidden_BTD[0])[0], logits[position])
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_replayed_id_is_kept_at_tau_times_the_smallest_own_gate_and_refilled_below() -> None:
+    gates_NE = torch.tensor([[0.4, 0.3, 0.15, 0.1, 0.05]]).expand(4, 5)
+    own_NK = torch.tensor([[1, 0]]).expand(4, 2)  # the smallest own gate is 0.3
+    replay_NK = torch.tensor([[2, 0], [3, 2], [3, 4], [1, 2]])
+    expected = {
+        0.0: [[2, 0], [3, 2], [3, 4], [1, 2]],
+        0.5: [[2, 0], [2, 0], [0, 1], [1, 2]],  # 0.15 >= 0.5 x 0.3 stays, 0.1 goes, the best own one first
+        0.6: [[0, 1], [0, 1], [0, 1], [1, 0]],
+    }
+    for tau, ids in expected.items():
+        assert routing.refilled(gates_NE, own_NK, replay_NK, tau).tolist() == ids
+
+
+@given(st.integers(0, 2**31), st.floats(0.01, 3.0))
+def test_refilled_ids_are_those_that_the_rule_gives_token_by_token(seed: int, tau: float) -> None:
+    source = torch.Generator().manual_seed(seed)
+    gates_NE = torch.rand(5, 9, generator=source)
+    own_NK, replay_NK = (torch.rand(5, 9, generator=source).topk(3).indices for _ in range(2))
+    for n, found in enumerate(routing.refilled(gates_NE, own_NK, replay_NK, tau).tolist()):
+        gate, own = gates_NE[n], own_NK[n].tolist()
+        kept = [one for one in replay_NK[n].tolist() if gate[one] >= tau * gate[own].min()]
+        best = sorted((one for one in own if one not in kept), key=lambda one: -float(gate[one]))
+        assert found == [*kept, *best][:3]
+        assert len(set(found)) == 3
+
+
+def test_more_than_256_experts_are_recorded_and_replayed_in_16_bits() -> None:
+    policy = from_config(qwen3_moe(num_experts=300, moe_intermediate_size=32)).eval()
+    ids_BT, lengths_B = padded(sequences(policy.vocab_size))
+    with torch.no_grad():
+        own = policy.trunk(ids_BT, lengths_B, want_routes=True)
+        assert own.routes_BTLK.dtype == torch.uint16 and own.routes_BTLK.long().max() > 255
+        carried = to_tensor(to_column(own.routes_BTLK))
+        replayed = policy.trunk(ids_BT, lengths_B, replay_BTLK=carried, want_routes=True)
+    assert torch.equal(replayed.routes_BTLK.long(), own.routes_BTLK.long())
+    torch.testing.assert_close(replayed.hidden_BTD, own.hidden_BTD)
+
+
+@pytest.mark.parametrize("config", [deepseek_v3, glm4_moe])
+def test_the_correction_bias_is_among_the_weights_that_samplers_load_and_is_replayed_over(config: Any) -> None:
+    first, other = from_config(config()).eval(), from_config(config()).eval()
+    names = [name for name in first.state_dict() if name.endswith("e_score_correction_bias")]
+    assert names
+    for name in names:
+        other.state_dict()[name].neg_()
+    ids_BT, lengths_B = padded(sequences(first.vocab_size))
+    with torch.no_grad():
+        ours, theirs = (each.trunk(ids_BT, lengths_B, want_routes=True) for each in (first, other))
+        assert not torch.equal(ours.routes_BTLK, theirs.routes_BTLK)
+        replayed = other.trunk(ids_BT, lengths_B, replay_BTLK=ours.routes_BTLK)
+        torch.testing.assert_close(replayed.hidden_BTD, ours.hidden_BTD, msg="a bias chooses and weighs nothing")
+        other.load_state_dict(first.state_dict())
+        assert torch.equal(other.trunk(ids_BT, lengths_B, want_routes=True).routes_BTLK, ours.routes_BTLK)
 
 
 def test_the_chosen_kernel_computes_the_experts() -> None:

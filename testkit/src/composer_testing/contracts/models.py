@@ -147,6 +147,27 @@ class RoutedModelContract(ModelContract):
             replayed = policy.trunk(ids_BT, lengths_B, replay_BTLK=own.routes_BTLK, want_routes=True)
         self.close(replayed.hidden_BTD, own.hidden_BTD)
         assert torch.equal(replayed.routes_BTLK, own.routes_BTLK)  # type: ignore[arg-type]
+        assert own.own_BTLK is None
+        assert torch.equal(_sorted(replayed.own_BTLK), _sorted(own.routes_BTLK))
+
+    def test_an_id_that_the_router_has_turned_away_from_gives_its_place_to_the_router_s_own(
+        self, policy: PolicyModel
+    ) -> None:
+        """No gate reaches a thousand times another's floor and every one a billionth: nothing is kept, or all."""
+        ids_BT, lengths_B = padded(sequences(policy.vocab_size)[1:2])
+        with torch.no_grad():
+            own = policy.trunk(ids_BT, lengths_B, want_routes=True)
+            assert own.routes_BTLK is not None
+            shifted = torch.roll(own.routes_BTLK.long(), 1, dims=1).to(own.routes_BTLK.dtype)
+            all_kept, none_kept = (
+                policy.trunk(ids_BT, lengths_B, replay_BTLK=shifted, replay_tau=tau, want_routes=True)
+                for tau in (1e-9, 1e9)
+            )
+            same = policy.trunk(ids_BT, lengths_B, replay_BTLK=own.routes_BTLK, replay_tau=1.0, want_routes=True)
+        assert torch.equal(all_kept.routes_BTLK, shifted)  # type: ignore[arg-type]
+        assert torch.equal(_sorted(none_kept.routes_BTLK), _sorted(own.routes_BTLK))
+        self.close(none_kept.hidden_BTD, own.hidden_BTD)
+        assert torch.equal(same.routes_BTLK, own.routes_BTLK)  # type: ignore[arg-type]
 
     def test_replayed_routes_are_honored(self, policy: PolicyModel) -> None:
         ids_BT, lengths_B = padded(sequences(policy.vocab_size)[1:2])
@@ -169,3 +190,9 @@ class RoutedModelContract(ModelContract):
             grads.append([torch.zeros_like(w) if g is None else g for w, g in zip(weights, found, strict=True)])
         for own, replayed in zip(*grads, strict=True):
             assert torch.allclose(own, replayed, rtol=1e-3, atol=1e-3 * float(own.abs().max()) + 1e-7)
+
+
+def _sorted(routes_BTLK: torch.Tensor | None) -> torch.Tensor:
+    """Each token's experts as a set."""
+    assert routes_BTLK is not None
+    return routes_BTLK.long().sort(-1).values

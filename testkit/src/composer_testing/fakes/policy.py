@@ -8,6 +8,7 @@ the embedding, so its state dict has two names for one memory. It keeps no cache
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -53,6 +54,7 @@ class TinyPolicy(nn.Module):
         slots_B: torch.Tensor | None = None,
         past_B: torch.Tensor | None = None,
         replay_BTLK: torch.Tensor | None = None,
+        replay_tau: float = 0.0,
         want_routes: bool = False,
     ) -> PolicyOutput:
         """See `tensors.PolicyModel`."""
@@ -62,23 +64,36 @@ class TinyPolicy(nn.Module):
         scores_BTT = q_BTD @ k_BTD.transpose(1, 2) / q_BTD.shape[-1] ** 0.5
         future_TT = torch.ones_like(scores_BTT[0], dtype=torch.bool).triu(1)
         x_BTD = x_BTD + self.out(scores_BTT.masked_fill(future_TT, -torch.inf).softmax(-1) @ v_BTD)
-        routes_BTLK = None
+        routes_BTLK = own_BTLK = None
         if self.routes is not None:
-            routed_BTD, ids_BTK = self._routed(x_BTD, None if replay_BTLK is None else replay_BTLK[:, :, 0])
-            x_BTD = x_BTD + routed_BTD
-            routes_BTLK = ids_BTK[:, :, None].to(self.routes.dtype) if want_routes else None
-        return PolicyOutput(self.norm(self.dropout(x_BTD)), routes_BTLK)
+            replay_BTK = None if replay_BTLK is None else replay_BTLK[:, :, 0].long()
+            gates_BTE = self.router(x_BTD).softmax(-1)
+            own_BTK = gates_BTE.topk(2).indices
+            ids_BTK = own_BTK if replay_BTK is None else _kept(gates_BTE, own_BTK, replay_BTK, replay_tau)
+            x_BTD = x_BTD + self._routed(x_BTD, gates_BTE, ids_BTK)
+            if want_routes:
+                routes_BTLK = ids_BTK[:, :, None].to(self.routes.dtype)
+                own_BTLK = None if replay_BTK is None else own_BTK[:, :, None].to(self.routes.dtype)
+        return PolicyOutput(self.norm(self.dropout(x_BTD)), routes_BTLK, own_BTLK)
 
-    def _routed(self, x_BTD: torch.Tensor, replay_BTK: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        gates_BTE = self.router(x_BTD).softmax(-1)
-        ids_BTK = gates_BTE.topk(2).indices if replay_BTK is None else replay_BTK.long()
+    def _routed(self, x_BTD: torch.Tensor, gates_BTE: torch.Tensor, ids_BTK: torch.Tensor) -> torch.Tensor:
         weights_BTK = gates_BTE.gather(-1, ids_BTK)
         weights_BTK = weights_BTK / weights_BTK.sum(-1, keepdim=True)
         picked_BTE = torch.zeros_like(gates_BTE).scatter_add(-1, ids_BTK, weights_BTK)
         each_BTED = functional.silu(torch.einsum("btd,edf->btef", x_BTD, self.experts))
-        return torch.einsum("bte,bted->btd", picked_BTE, each_BTED), ids_BTK
+        return torch.einsum("bte,bted->btd", picked_BTE, each_BTED)
 
     def logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
         """[N, V]."""
         logits_NV: torch.Tensor = self.head(hidden_ND)
         return logits_NV
+
+
+def _kept(gates_BTE: torch.Tensor, own_BTK: torch.Tensor, replay_BTK: torch.Tensor, tau: float) -> torch.Tensor:
+    """Token by token, as `PolicyModel.trunk` says."""
+    found = replay_BTK.clone()
+    for row, token in itertools.product(*map(range, replay_BTK.shape[:2])):
+        gates, own = gates_BTE[row, token], own_BTK[row, token].tolist()
+        kept = [one for one in replay_BTK[row, token].tolist() if gates[one] >= tau * gates[own].min()]
+        found[row, token] = torch.tensor([*kept, *(one for one in own if one not in kept)][: len(own)])
+    return found

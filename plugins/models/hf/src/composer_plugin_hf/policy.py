@@ -87,13 +87,14 @@ class HFPolicy(nn.Module):
         slots_B: torch.Tensor | None = None,
         past_B: torch.Tensor | None = None,
         replay_BTLK: torch.Tensor | None = None,
+        replay_tau: float = 0.0,
         want_routes: bool = False,
     ) -> PolicyOutput:
         """See `PolicyModel.trunk`."""
         rows, tokens = ids_BT.shape
         if self.deterministic:
             ids_BT, replay_BTLK = _pad_rows(ids_BT), None if replay_BTLK is None else _pad_rows(replay_BTLK)
-        self._tape.begin(replay_BTLK, want_routes)
+        self._tape.begin(replay_BTLK, replay_tau, want_routes)
         if cache is None:
             positions_BT, mask = torch.arange(tokens, device=ids_BT.device).expand(ids_BT.shape), None
         else:
@@ -113,8 +114,8 @@ class HFPolicy(nn.Module):
                 past_key_values=cache,
                 use_cache=False,
             ).last_hidden_state
-        routes = self._tape.end(len(ids_BT), tokens)
-        return PolicyOutput(hidden_BTD[:rows], None if routes is None else routes[:rows])
+        routes_BTLK, own_BTLK = (ids if ids is None else ids[:rows] for ids in self._tape.end(len(ids_BT), tokens))
+        return PolicyOutput(hidden_BTD[:rows], routes_BTLK, own_BTLK)
 
     def logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
         """[N, V] in the model's dtype."""

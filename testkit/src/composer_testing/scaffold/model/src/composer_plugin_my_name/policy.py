@@ -53,6 +53,7 @@ class MyNamePolicy(nn.Module):
         slots_B: torch.Tensor | None = None,
         past_B: torch.Tensor | None = None,
         replay_BTLK: torch.Tensor | None = None,
+        replay_tau: float = 0.0,
         want_routes: bool = False,
     ) -> PolicyOutput:
         """Hidden states [B, T, D]. Padding stands behind a row's real tokens, which therefore never see it."""
