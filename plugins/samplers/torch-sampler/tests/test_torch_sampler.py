@@ -77,10 +77,9 @@ def play(engine: Engine, *rows: tuple[list[int], GenerateSettings, GenerateReque
     return [results[index] for index in range(len(rows))]
 
 
-def engine(*, deterministic: bool = False, **settings: Any) -> Engine:
-    return Engine(
-        policy(deterministic=deterministic), ContinuousConfig(**{"slots": 8, "context_tokens": 96, **settings})
-    )
+def engine(*, deterministic: bool = False, routes: bool = False, **settings: Any) -> Engine:
+    config = ContinuousConfig(**{"slots": 8, "context_tokens": 96, **settings})
+    return Engine(policy(deterministic=deterministic), config, routes=routes)
 
 
 def ask(session: str, **fields: Any) -> GenerateRequest:
@@ -308,23 +307,77 @@ def test_damaged_weights_are_refused_and_the_old_ones_go_on(tmp_path: Path) -> N
 def test_routes_of_a_model_without_routers_are_refused() -> None:
     dense = policy()
     dense.routes = None
-    with pytest.raises(ConfigError, match="no routes"):
-        Engine(dense, ContinuousConfig(routes=True))
+    with pytest.raises(ConfigError, match="router_replay"):
+        Engine(dense, ContinuousConfig(), routes=True)
 
 
-def test_routes_cover_every_forwarded_token_across_turns() -> None:
-    model = policy()
-    subject = engine(routes=True)
-    ids = prompt(20)
-    members = [ask("a", group="g"), ask("b", group="g")]
-    first = play(subject, *((ids, TEN, member) for member in members))
-    grown = [*ids, *flat(first[1]), *prompt(5, 3)]
-    (second,) = play(subject, (grown, TEN, ask("b", position=10)))
-    row = torch.tensor([[*grown, *flat(second)][:-1]])
+def own_routes(ids: list[int], model: Any = None) -> torch.Tensor:
+    """[T, L, K] of one full forward, each token's experts as a set."""
+    row = torch.tensor([ids])
     with torch.no_grad():
-        expected = model.trunk(row, torch.tensor([row.shape[1]]), want_routes=True).routes_BTLK
+        output = (model or policy()).trunk(row, torch.tensor([len(ids)]), want_routes=True)
+    return output.routes_BTLK[0].sort(-1).values
+
+
+def routes_of(completion: Completion) -> torch.Tensor:
+    assert completion.routes is not None
+    return to_tensor(completion.routes).sort(-1).values
+
+
+@pytest.mark.parametrize("slots", [8, 2])
+def test_routes_cover_every_forwarded_token_across_turns(slots: int) -> None:
+    """Of a prompt shared in the group, of a kept session or one that was evicted, and of what is appended."""
+    subject = engine(routes=True, slots=slots)
+    ids = prompt(20)
+    members = [ask(name, group="g", routes_from=0) for name in "abc"]
+    first = play(subject, *((ids, TEN, member) for member in members))
+    for completion in first:
+        assert routes_of(completion).equal(own_routes([*ids, *flat(completion)][:-1]))
+    assert subject.counts["shared_tokens"] > 0
+    grown = [*ids, *flat(first[0]), *prompt(5, 3)]
+    (second,) = play(subject, (grown, TEN, ask("a", position=10, routes_from=0)))
     assert second.routes is not None and second.routes.shape == (44, 2, 2)
-    assert torch.equal(to_tensor(second.routes).sort(-1).values, expected[0].sort(-1).values)
+    assert routes_of(second).equal(own_routes([*grown, *flat(second)][:-1]))
+    assert (subject.stats()["evictions"] > 0) == (slots == 2)
+
+
+def test_routes_that_the_caller_holds_are_not_sent_again() -> None:
+    whole, parts = engine(routes=True), engine(routes=True)
+    ids, held = prompt(20), []
+    for turn in range(3):
+        start = sum(map(len, held))
+        (all_of_them,) = play(whole, (ids, TEN, ask("s", position=10 * turn, routes_from=0)))
+        (later,) = play(parts, (ids, TEN, ask("s", position=10 * turn, routes_from=start)))
+        held.append(routes_of(later))
+        assert torch.cat(held).equal(routes_of(all_of_them))
+        assert len(held[-1]) == (29 if turn == 0 else 10 + 5)
+        ids = [*ids, *flat(later), *prompt(5, turn)]
+    (none,) = play(parts, (ids, TEN, ask("s", position=30)))
+    assert none.routes is None, "an evaluation does not ask"
+
+
+@pytest.mark.parametrize("kv_on_swap", ["keep", "recompute"])
+def test_routes_are_those_of_the_weights_that_computed_the_kv(kv_on_swap: str) -> None:
+    subject, other, results = engine(routes=True, kv_on_swap=kv_on_swap), policy(seed=1), []
+    job = Job(prompt(20), GenerateSettings(max_tokens=12), ask("s", routes_from=0), results.append)
+    subject.submit(job)
+    for _ in range(5):
+        subject.step()
+    subject.swap(other, 4)
+    while subject.busy:
+        subject.step()
+    ids = [*prompt(20), *flat(results[0])][:-1]
+    before = 20 + results[0].versions[0][1] - 1  # forwarded under the first weights
+    new = own_routes(ids, other)
+    assert not new[:before].equal(own_routes(ids)[:before])
+    expected = new if kv_on_swap == "recompute" else own_routes(ids)
+    assert routes_of(results[0])[:before].equal(expected[:before])
+    assert len(routes_of(results[0])) == len(ids)
+
+
+def test_routes_that_nobody_keeps_cannot_be_asked_for() -> None:
+    (found,) = play(engine(), (prompt(5), TEN, ask("s", routes_from=0)))
+    assert isinstance(found, SamplerError) and "router_replay" in str(found)
 
 
 # --- determinism ------------------------------------------------------------------------------------------------

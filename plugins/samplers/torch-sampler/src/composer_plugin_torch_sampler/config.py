@@ -26,8 +26,6 @@ class ContinuousConfig:
     """Decode steps for which arrived prompts may wait for company, while others decode."""
     kv_on_swap: str = field(default="keep", validator=validators.in_(("keep", "recompute")))
     """What happens to resident KV when weights are swapped: kept (and flagged), or computed again."""
-    routes: bool = False
-    """Return the expert ids of every forwarded token."""
     threads: int | None = field(default=1, validator=_threads)
     """Intra-op threads of torch on the sampler's thread; None leaves torch's own choice. One, because a second OpenMP
     team beside the trainer's makes both wait in the kernel: measured 2.3 times slower on 2 cores."""

@@ -44,7 +44,8 @@ COUNTERS = (
 class Engine:
     """Admits, forwards, samples and completes; every public method is called from one thread."""
 
-    def __init__(self, policy: PolicyModel, config: ContinuousConfig) -> None:
+    def __init__(self, policy: PolicyModel, config: ContinuousConfig, *, routes: bool = False) -> None:
+        """`routes`: keep the expert ids of every forwarded token beside its KV, for requests that ask for them."""
         self.policy = policy
         self.config = config
         self.version = 0
@@ -55,14 +56,14 @@ class Engine:
         self._table = SessionTable(config.slots)
         self._waiting: deque[Job] = deque()
         self._active: list[Job] = []
-        if config.routes and policy.routes is None:
+        if routes and policy.routes is None:
             raise ConfigError(
-                "a dense model has no routes to record",
+                "a dense model has no experts whose choice could be replayed",
                 who="torch-sampler/continuous",
-                where="sampler.routes",
-                fix="leave routes out, or choose a mixture of experts",
+                where="router_replay of the rl stage",
+                fix="leave router_replay out, or choose a mixture of experts",
             )
-        self._routes = config.routes
+        self._routes = routes
 
     # --- what the sampler's thread calls ---------------------------------------------------------------------
 
@@ -76,6 +77,8 @@ class Engine:
             job.done(SamplerError(f"session {job.request.session!r} is generating already"))
         elif job.prompt == 0:
             job.done(SamplerError("nothing to continue: the prompt has no ids"))
+        elif job.request.routes_from is not None and not self._routes:
+            job.done(SamplerError("expert ids were asked for, but are kept only where an rl stage has router_replay"))
         elif job.prompt >= self.config.context_tokens or job.settings.max_tokens <= 0:
             job.done(completion(job, "context" if job.settings.max_tokens > 0 else "length", self.version, None))
         else:
@@ -293,7 +296,7 @@ class Engine:
         job.waited = 0
         stop = self._stop(job, token)
         if stop is not None:
-            routes = self._columns(session) if self._routes else None
+            routes = self._columns(session, job.request.routes_from)
             self._leave(job)
             job.done(completion(job, stop, job.cache_version, routes))
 
@@ -315,5 +318,9 @@ class Engine:
                 self._table.drop(session.key)
 
     @staticmethod
-    def _columns(session: Session) -> Column:
-        return to_column(torch.cat(session.routes))
+    def _columns(session: Session, start: int | None) -> Column | None:
+        """Expert ids of the cached tokens from `start` on; one chunk for each decoded token becomes one for all."""
+        if start is None:
+            return None
+        session.routes = [torch.cat(session.routes)]
+        return to_column(session.routes[0][start:])

@@ -31,13 +31,16 @@ Command = Callable[[], None]
 
 def build(config: ContinuousConfig, build: BuildContext) -> ContinuousSampler:
     """Factory: two fresh policy models, which start from the same weights."""
-    return ContinuousSampler(config, build.get("policy"), build.get("policy"))
+    routes = bool(build.settings.get("router_replay", False))
+    return ContinuousSampler(config, build.get("policy"), build.get("policy"), routes=routes)
 
 
 class ContinuousSampler:
     """Implements `protocols.Sampler`; safe to call from any number of tasks of one event loop."""
 
-    def __init__(self, config: ContinuousConfig, policy: PolicyModel, spare: PolicyModel) -> None:
+    def __init__(
+        self, config: ContinuousConfig, policy: PolicyModel, spare: PolicyModel, *, routes: bool = False
+    ) -> None:
         policy.eval()
         spare.eval()
         self._spare = spare
@@ -48,7 +51,7 @@ class ContinuousSampler:
         self._running = True
         made: Future[Engine] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(made, policy, config), name="torch-sampler", daemon=True
+            target=self._run, args=(made, policy, config, routes), name="torch-sampler", daemon=True
         )
         self._thread.start()
         self._engine = made.result()
@@ -125,7 +128,7 @@ class ContinuousSampler:
         self._running = False
         self._engine.fail(SamplerError("the sampler was closed"))
 
-    def _run(self, made: Future[Engine], policy: PolicyModel, config: ContinuousConfig) -> None:
+    def _run(self, made: Future[Engine], policy: PolicyModel, config: ContinuousConfig, routes: bool) -> None:
         """The thread: make the engine, drain commands, step while there is work, sleep in the queue otherwise.
 
         The engine's tensors are made here too: a parallel loop on another thread would leave an OpenMP team behind.
@@ -133,7 +136,7 @@ class ContinuousSampler:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         try:
-            engine = Engine(policy, config)
+            engine = Engine(policy, config, routes=routes)
         except Exception as error:
             made.set_exception(error)
             return
