@@ -1,6 +1,7 @@
 """The ledger's promises, over any order of what can happen: bounded staleness, nothing trained twice, resume."""
 
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -243,9 +244,13 @@ class LedgerMachine(RuleBasedStateMachine):
     def what_is_noted_is_what_a_look_at_every_slot_finds(self):
         if hasattr(self, "ledger"):
             groups = self.ledger.groups.values()
-            assert self.ledger._ended == {group.number: group.oldest() for group in groups if not group.open()}
+            open_ones = Counter(group.version for group in groups if group.open())
+            assert +self.ledger._open == open_ones
+            ended = {group.number: group.oldest() for group in groups if not group.open()}
+            noted = {number: at for at, numbers in self.ledger._ended.items() for number in numbers}
+            assert noted == {number: at for number, at in ended.items() if number not in self.ledger.training}
             pending = {g.number for g in groups if any(slot.state is SlotState.PENDING for slot in g.slots)}
-            assert pending <= self.ledger._waiting
+            assert pending <= set(self.ledger._waiting)
 
     def teardown(self):
         """From any state the stage can still be finished: no deadlock."""

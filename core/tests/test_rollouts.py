@@ -53,6 +53,9 @@ class World:
         await asyncio.sleep(0.002)
         return StepStats({})
 
+    def places(self) -> int:
+        return 1000
+
     def stats(self) -> dict[str, float]:
         return {}
 

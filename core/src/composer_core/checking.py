@@ -55,6 +55,7 @@ def problems_of(assembly: Assembly, plugins: Plugins) -> list[Problem]:
         *([] if unresolved else _rewards(assembly)),  # which asks the functions themselves
         *_actions(assembly),
         *_moments(config),
+        *_oversampling(config),
         *plugins.check(assembly.choices.view()),
     ]
 
@@ -84,6 +85,14 @@ def _capabilities(assembly: Assembly) -> Iterator[Problem]:
     for entry in assembly.registry:
         for name in unknown(entry.spec.capabilities):
             yield Problem(where=entry.id, message=f"declares an unknown capability {name!r}")
+
+
+def _oversampling(config: RunConfig) -> Iterator[Problem]:
+    for choice in config.stages if config.deterministic else ():
+        if isinstance(choice.stage, RlStage) and choice.stage.oversample:
+            message = "the groups that end last are dropped, so what is trained would depend on the machine's pace"
+            where = f"stages.{choice.stage.name}.oversample"
+            yield Problem(where=where, message=message, fix="set oversample = 0, or deterministic = false")
 
 
 def _samplers(config: RunConfig) -> Iterator[Problem]:

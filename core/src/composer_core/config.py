@@ -132,6 +132,11 @@ class RlStage:
     """Valid members a group needs to be trained; default all, never under 2."""
     refills: int = field(default=2, validator=ge(0))
     """How often one slot is issued again after a void."""
+    max_losses: int = field(default=8, validator=ge(0))
+    """How often one slot is issued again because a process under it vanished; from then on that is a void, "lost"."""
+    oversample: int = field(default=0, validator=ge(0))
+    """Groups in flight beyond what staleness allows; a step drops up to so many slow ones instead of waiting for them.
+    That favors short episodes and easy tasks; not in deterministic mode."""
     refill_flat_groups: bool = False
     """Replace groups of equal rewards by fresh ones instead of training steps that are partly empty."""
     router_replay: bool = False

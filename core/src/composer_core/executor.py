@@ -38,6 +38,7 @@ class InProcessExecutor:
         self._store: Store = build.get("stores")
         self._run_dir: Path = build.run_dir
         self._get = build.get
+        self._max_concurrent = config.max_concurrent
         self._gate = asyncio.Semaphore(config.max_concurrent)
         self._lags_s: deque[float] = deque(maxlen=4096)
         self._probe: asyncio.Task[None] | None = None
@@ -49,6 +50,9 @@ class InProcessExecutor:
     def trainer(self) -> Trainer:
         made: Trainer = self._get("trainers")
         return made
+
+    def places(self) -> int:
+        return self._max_concurrent
 
     async def submit(self, request: EpisodeRequest) -> EpisodeResult:
         async with self._gate:

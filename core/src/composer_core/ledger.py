@@ -7,17 +7,28 @@ Admission and staleness (RL.md section 3). A group's version is the trainer's wh
 every token it will hold. With `wait`, live groups never exceed (max_staleness + 1) x groups_per_step, and a batch is
 given out only if the groups that stay behind can still all be consumed in time: for every j >= 0 at most
 (j + 1) x groups_per_step of them may be due within j further steps (earliest-deadline feasibility). With `drop`, stale
-groups are dropped whole and counted instead.
+groups are dropped whole and counted instead. A group is dropped as soon as it is known that it cannot be trained; its
+episodes that still run are `abandoned`.
 
-A void slot is issued again with the same attempt, hence the same noise (fresh noise would favor short survivors).
+With `oversample` = k > 0, k groups more are live, and `take` drops up to k a step rather than wait for them: of those
+that could not all be consumed in time the open ones, then the youngest. So the slow are dropped, which are the long
+episodes and the hard tasks: what is trained leans towards the short ones, and no weighting undoes it.
+
+A void slot is issued again with the same attempt, hence the same noise (fresh noise would favor short survivors). So is
+a lost one, whose process vanished: that spends no refill until it has happened `max_losses` times.
+
+Cost: what is noted by version (there are few) spares every call a look at all groups; none costs more than the
+logarithm of their number for each slot or group that it gives out or takes in.
 Journal: what `drain` returns, written down since the last commit, replays onto the committed state with `replay`.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -47,6 +58,8 @@ class LedgerConfig:
     staleness: str = "wait"
     min_valid: int | None = None
     refills: int = 2
+    max_losses: int = 8
+    oversample: int = 0
     refill_flat_groups: bool = False
     max_voids_in_a_row: int = 64
     in_order: bool = False
@@ -59,7 +72,8 @@ class LedgerConfig:
 
     @property
     def capacity(self) -> int:
-        return (self.max_staleness + 1) * self.groups_per_step
+        """Live groups at most."""
+        return (self.max_staleness + 1) * self.groups_per_step + self.oversample
 
 
 @frozen
@@ -94,6 +108,7 @@ class Issue:
 class Slot:
     state: SlotState = SlotState.PENDING
     issues: int = 0
+    losses: int = 0
     result: SlotResult | None = None
 
 
@@ -118,10 +133,13 @@ class Group:
     def valid(self) -> list[SlotResult]:
         return [slot.result for slot in self.slots if slot.state is SlotState.VALID and slot.result]
 
+    def known(self) -> list[int]:
+        """Version of the oldest token of each valid member so far."""
+        return [result.oldest_version for result in self.valid() if result.oldest_version is not None]
+
     def oldest(self) -> int:
         """Version of the oldest token that is or may be in it."""
-        known = [r.oldest_version for r in self.valid() if r.oldest_version is not None]
-        return self.version if self.open() or not known else min(known)
+        return self.version if self.open() else min(self.known(), default=self.version)
 
     def flat(self) -> bool:
         return len({result.reward for result in self.valid()}) <= 1
@@ -142,37 +160,42 @@ class Ledger:
     counters: Counter[str] = field(factory=Counter)
     entries: list[dict[str, Any]] = field(factory=list)
     """Journal entries not drained yet."""
+    abandoned: list[tuple[int, int]] = field(factory=list)
+    """Group and slot of running episodes that nobody waits for any more; the caller empties it."""
     _voids_in_a_row: Counter[str] = field(factory=Counter)
     _flat_refills: int = 0
-    _waiting: set[int] = field(factory=set)
-    """Groups that may hold a pending slot; with the next two, no call looks at every slot of every group."""
-    _ended: dict[int, int] = field(factory=dict)
-    """Groups without an open slot, and the version of each one's oldest token."""
+    _oversampled: int = 0
+    """Groups dropped in this step to make room for faster ones."""
+    _waiting: list[int] = field(factory=list)
+    """A heap of groups that may hold a pending slot, some of them twice."""
+    _open: Counter[int] = field(factory=Counter)
+    """Number of open groups by version."""
+    _ended: dict[int, set[int]] = field(factory=dict)
+    """By the version of the oldest token, groups without an open slot that no step has taken."""
     _stalled: bool = False
     """No batch was ready, and nothing that a batch depends on has changed since."""
 
     # --- rollouts ---
 
-    def issue(self) -> list[Issue]:
-        """Admit what may be admitted and return every slot that is to be run now."""
-        while self._may_admit():
-            self._admit()
-        issues = []
-        for number in sorted(self._waiting & self.groups.keys()):
-            group = self.groups[number]
-            for index, slot in enumerate(group.slots):
-                if slot.state is SlotState.PENDING:
+    def issue(self, room: float = float("inf")) -> list[Issue]:
+        """At most `room` slots that are to be run now; a group is admitted when one of its slots is issued."""
+        issues: list[Issue] = []
+        while len(issues) < room and (self._waiting or self._may_admit()):
+            group = self.groups.get(self._waiting[0]) if self._waiting else self._admit()
+            for index, slot in enumerate(group.slots if group else ()):
+                if group and slot.state is SlotState.PENDING and len(issues) < room:
                     slot.state = SlotState.RUNNING
                     slot.issues += 1
-                    issues.append(Issue(number, index, group.task_id, self.attempt(number, index)))
-        self._waiting.clear()
+                    issues.append(Issue(group.number, index, group.task_id, self.attempt(group.number, index)))
+            if len(issues) < room:
+                heapq.heappop(self._waiting)
         return issues
 
     def attempt(self, group: int, slot: int) -> int:
         return group * self.config.group_size + slot
 
     def finish(self, group: int, slot: int, result: SlotResult) -> None:
-        """Record how an issue ended; late reports about groups that are gone are ignored.
+        """Record how an issue ended; late reports, and those about groups that are gone, are only counted.
 
         Raises:
             TrainerError: too many voids in a row with one cause.
@@ -180,6 +203,7 @@ class Ledger:
         holder = self.groups.get(group)
         if holder is None or holder.slots[slot].state is not SlotState.RUNNING:
             self.counters["late_results"] += 1
+            self.counters["dropped_tokens"] += result.tokens if holder is None else 0
             return
         self.entries.append({"kind": "result", "group": group, "slot": slot, **attrs.asdict(result)})
         target = holder.slots[slot]
@@ -189,17 +213,22 @@ class Ledger:
             self._voids_in_a_row.clear()
         else:
             self._void(target, result)
-            self._waiting.add(group)
+            heapq.heappush(self._waiting, group)
         self._settle(holder)
 
     def lose(self, group: int, slot: int) -> None:
-        """A worker vanished: the slot is pending again, with the same noise and no refill spent."""
+        """The process vanished: the slot is pending again, with the same noise, or void when that comes too often."""
         holder = self.groups.get(group)
-        if holder and holder.slots[slot].state is SlotState.RUNNING:
-            holder.slots[slot].state = SlotState.PENDING
-            holder.slots[slot].issues -= 1
-            self._waiting.add(group)
-            self.counters["lost"] += 1
+        if holder is None or holder.slots[slot].state is not SlotState.RUNNING:
+            return
+        target = holder.slots[slot]
+        target.losses += 1
+        self.counters["lost"] += 1
+        if target.losses > self.config.max_losses:
+            self.finish(group, slot, SlotResult(False, cause="lost"))
+        else:
+            target.state, target.issues = SlotState.PENDING, target.issues - 1
+            heapq.heappush(self._waiting, group)
 
     def _void(self, slot: Slot, result: SlotResult) -> None:
         cause = result.cause or "unknown"
@@ -217,32 +246,49 @@ class Ledger:
             )
 
     def _settle(self, group: Group) -> None:
-        """Note that a group has ended, and drop it if it cannot be trained."""
-        if group.open():
-            return
-        self._ended[group.number], self._stalled = group.oldest(), False
-        if len(group.valid()) < self.config.needed:
+        """Note that a group has ended, and drop it if it cannot be trained, whether it has ended or not."""
+        if not group.open():
+            self._open[group.version] -= 1
+            self._ended.setdefault(group.oldest(), set()).add(group.number)
+            self._stalled = False
+        void = sum(slot.state is SlotState.VOID for slot in group.slots)
+        if len(group.slots) - void < self.config.needed:
             self._drop(group, "dropped/void")
-        elif self.config.refill_flat_groups and group.flat() and self._flat_refills < self.config.groups_per_step:
+        elif self._stale(group):
+            self._drop(group, "dropped/stale")
+        elif (
+            self.config.refill_flat_groups
+            and not group.open()
+            and group.flat()
+            and self._flat_refills < self.config.groups_per_step
+        ):
             self._flat_refills += 1
             self._drop(group, "dropped/flat")
+
+    def _stale(self, group: Group) -> bool:
+        """Whether it holds a token that is too old, where such groups are dropped."""
+        oldest = min(group.known(), default=self.version) if group.open() else group.oldest()
+        return self.config.staleness == "drop" and self.version - oldest > self.config.max_staleness
 
     def _drop(self, group: Group, why: str) -> None:
         self.counters[why] += 1
         self.counters["dropped_tokens"] += sum(result.tokens for result in group.valid())
-        self._remove(group.number)
-
-    def _remove(self, number: int) -> Group:
-        self._ended.pop(number, None)
+        if group.open():
+            self._open[group.version] -= 1
+            running = [index for index, slot in enumerate(group.slots) if slot.state is SlotState.RUNNING]
+            self.abandoned += [(group.number, index) for index in running]
+            self.counters["cancelled"] += len(running)
+        else:
+            self._ended[group.oldest()].discard(group.number)
         self._stalled = False
-        return self.groups.pop(number)
+        del self.groups[group.number]
 
     # --- admission ---
 
     def _may_admit(self) -> bool:
-        live = len(self.groups)
+        live = len(self.groups) + self._oversampled
         wanted = (self.config.steps - self.step) * self.config.groups_per_step
-        return live < self.config.capacity and live < wanted
+        return live < self.config.capacity and live < wanted + self.config.oversample
 
     def _admit(self) -> Group:
         group = Group(
@@ -250,7 +296,8 @@ class Ledger:
         )
         self.entries.append({"kind": "admit", "group": group.number, "version": self.version})
         self.groups[group.number] = group
-        self._waiting.add(group.number)
+        heapq.heappush(self._waiting, group.number)
+        self._open[group.version] += 1
         self._stalled = False
         self.admitted += 1
         self.counters["groups"] += 1
@@ -262,48 +309,76 @@ class Ledger:
         """The next step's groups, oldest first, or None while the trainer has to wait."""
         if self.training or self.step >= self.config.steps or self._stalled:
             return None
-        if self.config.staleness == "drop":
-            self._drop_stale()
-        batch = self._next_batch()
-        if len(batch) < self.config.groups_per_step or not self._feasible_after(batch):
+        taken = self._next()
+        whole = taken.total() == self.config.groups_per_step
+        if not whole or (excess := self._excess(taken)) > self.config.oversample - self._oversampled:
             self._stalled = True
             return None
-        self.training = batch
-        return [self.groups[number] for number in batch]
+        self.training = self._batch(taken)
+        if excess:
+            self._drop_surplus()
+        return [self.groups[number] for number in self.training]
 
-    def _next_batch(self) -> list[int]:
-        """Ended groups, oldest first; in order, those that are next if they have ended."""
-        per_step = self.config.groups_per_step
+    def _next(self) -> Counter[int]:
+        """Of the groups that are next, those that have ended, counted by version."""
+        left = self.config.groups_per_step
         if self.config.in_order:
-            return [number for number in sorted(self.groups)[:per_step] if number in self._ended]
-        return sorted(self._ended, key=lambda number: (self._ended[number], number))[:per_step]
+            first = (self.groups[number] for number in islice(self.groups, left))
+            return Counter(group.oldest() for group in first if not group.open())
+        taken: Counter[int] = Counter()
+        for version in sorted(self._ended):
+            taken[version] = min(left, len(self._ended[version]))
+            left -= taken[version]
+        return taken
 
-    def _feasible_after(self, batch: list[int]) -> bool:
-        """Whether every group that stays behind can be consumed before it is too old."""
-        if self.config.staleness == "drop":
-            return True
-        taken, due = set(batch), self.version + 1 - self.config.max_staleness
-        behind = (group for number, group in self.groups.items() if number not in taken)
-        slack = sorted(self._ended.get(group.number, group.version) - due for group in behind)
-        per_step = self.config.groups_per_step
-        return all(room >= position // per_step for position, room in enumerate(slack))
+    def _batch(self, taken: Counter[int]) -> list[int]:
+        """The groups that `taken` counts; no longer among the ended ones."""
+        if self.config.in_order:
+            batch = list(islice(self.groups, self.config.groups_per_step))
+        else:
+            batch = [number for at in sorted(taken) for number in sorted(self._ended[at])[: taken[at]]]
+        for number in batch:
+            self._ended[self.groups[number].oldest()].remove(number)
+        return batch
 
-    def _drop_stale(self) -> None:
-        for number, oldest in list(self._ended.items()):
-            if self.version - oldest > self.config.max_staleness:
-                self._drop(self.groups[number], "dropped/stale")
+    def _in_time(self, version: int) -> int:
+        """How many groups of that version or older can be consumed after the next step before they are too old."""
+        return max(0, version - self.version + self.config.max_staleness) * self.config.groups_per_step
+
+    def _excess(self, taken: Counter[int]) -> int:
+        """How many too many groups stay behind for all of them to be consumed in time."""
+        behind = worst = 0
+        for version in sorted(self._open.keys() | self._ended.keys()):
+            behind += self._open[version] + len(self._ended.get(version, ())) - taken[version]
+            worst = max(worst, behind - self._in_time(version))
+        return 0 if self.config.staleness == "drop" else worst
+
+    def _drop_surplus(self) -> None:
+        """So many groups that all others can be consumed in time: open ones first, then the youngest."""
+        behind, kept = set(self.groups) - set(self.training), list[Group]()
+        for group in sorted((self.groups[number] for number in behind), key=Group.oldest):
+            kept.append(group)
+            if len(kept) > self._in_time(group.oldest()):
+                slow = max(kept, key=lambda group: (group.open(), group.number))
+                kept.remove(slow)
+                self._drop(slow, "dropped/oversampled")
+                self._oversampled += 1
 
     def applied(self) -> None:
         """The batch given out last is in the weights; the version grows by one."""
-        for number in self.training:
-            group = self._remove(number)
+        for group in map(self.groups.pop, self.training):
             self.counters["trained_groups"] += 1
             self.counters[f"staleness/{self.version - group.oldest()}"] += 1
             self.counters["flat_groups"] += int(group.flat())
         self.training = []
         self.version += 1
         self.step += 1
-        self._flat_refills = 0
+        self._flat_refills = self._oversampled = 0
+        self._stalled = False
+        for group in [group for group in self.groups.values() if self._stale(group)]:
+            self._drop(group, "dropped/stale")
+        self._open = +self._open
+        self._ended = {version: numbers for version, numbers in self._ended.items() if numbers}
 
     # --- a look at it ---
 
@@ -320,15 +395,18 @@ class Ledger:
             "capacity": self.config.capacity,
             "slots": {state.value: states[state.value] for state in SlotState},
             "groups": {
-                "open": len(self.groups) - len(self._ended),
-                "ended": len(self._ended) - len(self.training),
+                "open": self._open.total(),
+                "ended": sum(map(len, self._ended.values())),
                 "training": len(self.training),
             },
             "versions": {str(v): n for v, n in sorted(Counter(group.version for group in groups).items())},
             "staleness": counted("staleness/"),
             "voids": counted("void/"),
             "dropped": {**counted("dropped/"), "tokens": counters["dropped_tokens"]},
-            **{name: counters[name] for name in ("valid", "void", "lost", "late_results", "trained_groups")},
+            **{
+                name: counters[name]
+                for name in ("valid", "void", "lost", "cancelled", "late_results", "trained_groups")
+            },
         }
 
     # --- persistence ---
@@ -351,8 +429,12 @@ class Ledger:
         self.version, self.step, self.admitted = data["version"], data["step"], data["admitted"]
         self.counters, self.training, self.entries, self._stalled = Counter(data["counters"]), [], [], False
         self.groups = {group.number: group for group in _CONVERTER.structure(data["groups"], list[Group])}
-        self._waiting = {number for number, group in self.groups.items() if group.open()}
-        self._ended = {number: group.oldest() for number, group in self.groups.items() if not group.open()}
+        self._waiting = sorted(number for number, group in self.groups.items() if group.open())
+        self._open = Counter(self.groups[number].version for number in self._waiting)
+        self._ended = {}
+        for group in self.groups.values():
+            if not group.open():
+                self._ended.setdefault(group.oldest(), set()).add(group.number)
 
     def replay(self, entries: list[dict[str, Any]]) -> int:
         """Apply a journal written after the committed state; returns how many finished episodes were kept.

@@ -212,6 +212,8 @@ class ExecResult:
     stderr_bytes: int = 0
     wall_s: float = 0.0
     signal: int | None = None
+    restarted: bool = False
+    """Of a session: what its shell held is lost. It ended with this command, or before it, which then had a new one."""
 
 
 @frozen
@@ -330,19 +332,35 @@ class FullSnapshots(Protocol):
 
 @runtime_checkable
 class Sessions(Protocol):
-    """Optional, of a SandboxBackend: a named shell that keeps its state between commands."""
+    """Optional, of a SandboxBackend: named shells that keep folder, variables, functions and jobs between commands.
+
+    A shell lives until it ends itself, a command of it is late, or the sandbox is destroyed. Forks, and what is created
+    from a snapshot, have none of their parent's.
+    """
 
     async def session_exec(self, name: str, request: ExecRequest) -> ExecResult:
-        """Run a command in the shell of that name, which its first command opens."""
+        """Run a command in the shell of that name, which its first command opens.
+
+        The words are one simple command of the shell: a builtin, a function or a program; ("eval", text) runs any text.
+        Its input is empty, `cwd` is not looked at, and `env` is the shell's if it is opened now. Commands of a session
+        run one after the other. One that is late ends the shell, and whatever ends it, by the next result at the latest
+        `restarted` says so; what a command started in the background goes on. What is printed cannot be mistaken for
+        a command's end. A program's signal is the shell's exit code 128 + n.
+        Raises QuotaError for too long a command or too many sessions.
+        """
         ...
 
 
 @runtime_checkable
 class Pauses(Protocol):
-    """Optional, of a SandboxBackend."""
+    """Optional, of a SandboxBackend: everything inside stands still, at no cost but memory.
+
+    What is asked of it meanwhile waits for `resume`, or is done without anything inside; destroying it waits for
+    nothing. Both are safe twice.
+    """
 
     async def pause(self) -> None:
-        """Nothing inside runs until `resume`."""
+        """Nothing inside runs until `resume`, and the time of commands that were under way stands still too."""
         ...
 
     async def resume(self) -> None:
@@ -352,10 +370,19 @@ class Pauses(Protocol):
 
 @runtime_checkable
 class Networks(Protocol):
-    """Optional, of a SandboxBackend: a deny-by-default egress policy that can be replaced live."""
+    """Optional, of a SandboxBackend: a deny-by-default egress policy that can be replaced live.
+
+    Every sandbox starts with none, forks and what is created from a snapshot included. Where commands reach allowed
+    hosts through a proxy, their variables `http_proxy` and `https_proxy`, in both cases, name it while any is allowed.
+    """
 
     async def set_network(self, allow: Sequence[str]) -> None:
-        """From now on exactly these hosts can be reached."""
+        """From now on exactly these hosts can be reached; connections to others end.
+
+        An entry is a name, "*.suffix" for all names below one, or an address, ":port" behind it for that port alone
+        ("[address]:port" for IPv6). A name leads to public addresses only, unless the address is an entry too.
+        Raises BackendError for what is no entry.
+        """
         ...
 
 
@@ -607,6 +634,10 @@ class Executor(Protocol):
 
     def trainer(self) -> Trainer:
         """The run's trainer, wherever it lives; asked for after `start`."""
+        ...
+
+    def places(self) -> int:
+        """How many episodes run at once now, at least 1; the loop of an rl stage never has more in flight."""
         ...
 
     async def submit(self, request: EpisodeRequest) -> EpisodeResult:

@@ -103,6 +103,8 @@ class RlLoop:
     """Commit, publish and evaluate; called when a step is applied."""
     _running: dict[asyncio.Task[EpisodeResult], tuple[Issue, float]] = field(factory=dict)
     """Episodes in flight, oldest first, and when each began."""
+    _places: dict[tuple[int, int], asyncio.Task[EpisodeResult]] = field(factory=dict)
+    """The same by group and slot."""
     _ends: asyncio.Queue[asyncio.Task[Any]] = field(factory=asyncio.Queue)
     """Tasks in the order in which they ended: waiting for thousands at once would cost more than their episodes."""
     _by_id: dict[str, Task] = field(init=False)
@@ -174,9 +176,15 @@ class RlLoop:
             await _cancel([*self._running, *([step] if step else [])])
 
     def _submit(self) -> None:
-        for issue in self.ledger.issue():
+        """Cancel what nobody waits for, and fill the places that are free: nothing queues inside the executor."""
+        while self.ledger.abandoned:
+            self._places[self.ledger.abandoned.pop()].cancel()
+        free = self.parts.executor.places() - len(self._running)
+        for issue in self.ledger.issue(free):
             request = self.parts.request(issue, self._by_id[issue.task_id])
-            self._running[self._start(self.parts.executor.submit(request))] = issue, time.perf_counter()
+            task = self._start(self.parts.executor.submit(request))
+            self._running[task] = issue, time.perf_counter()
+            self._places[issue.group, issue.slot] = task
         self.parts.journal(self.ledger.drain())
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -186,6 +194,10 @@ class RlLoop:
 
     def _collect(self, ended: asyncio.Task[Any]) -> None:
         issue, _ = self._running.pop(ended)
+        del self._places[issue.group, issue.slot]
+        if ended.cancelled():
+            self.ledger.lose(issue.group, issue.slot)
+            return
         result: EpisodeResult = ended.result()
         self._ended += 1
         self._done.update(episodes=1, tokens=int(result.stats.get("tokens", 0)))
@@ -193,7 +205,10 @@ class RlLoop:
         for fault in result.faults:
             self.parts.emit(FaultRecorded(fault=fault, episode_id=result.key.episode_id))
         try:
-            self.ledger.finish(issue.group, issue.slot, slot_result(result))
+            if result.verdict.lost:
+                self.ledger.lose(issue.group, issue.slot)
+            else:
+                self.ledger.finish(issue.group, issue.slot, slot_result(result))
         finally:
             self.parts.journal(self.ledger.drain())
 

@@ -146,6 +146,12 @@ class ExecutorContract(ABC):
 
         self.run(main)
 
+    def test_there_is_a_place_for_an_episode_from_the_start_on(self) -> None:
+        async def main(executor: Executor, store: Store) -> None:
+            assert executor.places() >= 1
+
+        self.run(main)
+
     def test_the_runs_trainer_is_reached_through_it(self) -> None:
         async def main(executor: Executor, store: Store) -> None:
             path = self.context.run_dir / "weights" / "1.safetensors"

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
 from composer_core import BuildContext
 from composer_core.episode import fault_of, run_episode
@@ -23,8 +22,8 @@ class MyNameExecutor:
     def __init__(self, config: MyNameConfig, build: BuildContext) -> None:
         self._parts: EpisodeParts = build.get("parts")
         self._store: Store = build.get("stores")
-        self._run_dir: Path = build.run_dir
         self._build = build
+        self._places = config.max_concurrent
         self._gate = asyncio.Semaphore(config.max_concurrent)
         self._ended: Counter[str] = Counter()
 
@@ -35,6 +34,10 @@ class MyNameExecutor:
         """The run's own, in this process."""
         trainer: Trainer = self._build.get("trainers")
         return trainer
+
+    def places(self) -> int:
+        """As many as may be in flight."""
+        return self._places
 
     async def submit(self, request: EpisodeRequest) -> EpisodeResult:
         """Run one episode when its turn comes; cancelling it ends the episode and frees its place."""
@@ -51,18 +54,17 @@ class MyNameExecutor:
                 uri = await asyncio.to_thread(self._store.put, f"traces/{request.key.episode_id}.trace", data)
                 return result_of(trace, TraceRef(uri, hashlib.sha256(data).hexdigest()))
         except ComposerError as error:  # a bad episode never ends a run; whoever broke is named in the fault
-            faults = (fault_of("host", error),)
-            return EpisodeResult(request.key, request.group, None, Verdict(Outcome.VOID, "host"), faults=faults)
+            void = Verdict(Outcome.VOID, "host")
+            return EpisodeResult(request.key, request.group, None, void, faults=(fault_of("host", error),))
 
     async def publish(self, weights: WeightsRef) -> None:
         """The policy's sampler has `weights` when this returns; episodes in flight go on with them."""
-        await self._parts.samplers["policy"].load(weights, self._run_dir / weights.uri)
+        await self._parts.samplers["policy"].load(weights, self._build.run_dir / weights.uri)
 
     def stats(self) -> Mapping[str, float]:
         """Ended episodes by outcome, what the sampler counts under `sampler/`, and what the sandboxes do."""
-        sampler = self._parts.samplers["policy"].stats()
         ended = {f"episodes_{outcome}": float(count) for outcome, count in self._ended.items()}
-        sampled = {f"sampler/{name}": value for name, value in sampler.items()}
+        sampled = {f"sampler/{name}": value for name, value in self._parts.samplers["policy"].stats().items()}
         return {**ended, **sampled, **self._parts.sandboxes.stats()}
 
     async def close(self) -> None:
