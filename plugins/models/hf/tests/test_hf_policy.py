@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,10 +23,10 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from composer_core import BuildContext
+from composer_core import BuildContext, RunView
 from composer_core.errors import ConfigError
 from composer_core.tensors import Experts, PolicyModel, to_column, to_tensor
-from composer_plugin_hf import experts, routing
+from composer_plugin_hf import experts, plugin, routing
 from composer_plugin_hf.checkpoints import check_tokenizer, save_checkpoint
 from composer_plugin_hf.config import CausalLMConfig, ExpertsConfig, TinyMoeConfig
 from composer_plugin_hf.policy import HFPolicy
@@ -222,6 +223,24 @@ def test_more_than_256_experts_are_recorded_and_replayed_in_16_bits() -> None:
         replayed = policy.trunk(ids_BT, lengths_B, replay_BTLK=carried, want_routes=True)
     assert torch.equal(replayed.routes_BTLK.long(), own.routes_BTLK.long())
     torch.testing.assert_close(replayed.hidden_BTD, own.hidden_BTD)
+
+
+@pytest.mark.parametrize(("config", "refused"), [(Qwen3Config(**COMMON, **GQA), True), (qwen3_moe(), False)])
+def test_router_replay_is_refused_where_the_folder_holds_a_dense_model(
+    config: Any, refused: bool, tmp_path: Path
+) -> None:
+    config.save_pretrained(tmp_path)
+    stage = SimpleNamespace(stage=SimpleNamespace(name="rl", router_replay=True))
+    model = SimpleNamespace(use="hf/causal-lm", settings={"path": str(tmp_path)})
+    run = RunView(SimpleNamespace(model=model, stages=(stage,)), {}, {})
+    problems = list(plugin.composer_check(run))
+    assert [problem.where for problem in problems] == ["stages.rl.router_replay"] * refused
+    stage.stage.router_replay = False
+    assert not list(plugin.composer_check(run))
+
+
+def test_mixtures_are_the_architectures_that_have_routers() -> None:
+    assert {name for name, router in routing.ROUTERS.items() if router} == set(plugin.MIXTURES)
 
 
 @pytest.mark.parametrize("config", [deepseek_v3, glm4_moe])

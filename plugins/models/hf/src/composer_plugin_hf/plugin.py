@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
-from composer_core import KernelSpec, ModelSpec, RendererSpec, hookimpl
+from composer_core import KernelSpec, ModelSpec, Problem, RendererSpec, RunView, hookimpl
 from composer_plugin_hf.config import CausalLMConfig, TinyMoeConfig
 from composer_plugin_hf.renderers.config import HERMES_TOKENS, XML_TOKENS, HermesConfig, XmlConfig
 
 COMPOSER_API = 1
 TOKENIZER = "composer_plugin_hf.tokenizer:build_tokenizer"
+MIXTURES = ("qwen3_moe", "deepseek_v3", "glm4_moe")
+"""Architectures with routers (`routing.ROUTERS`, which needs torch)."""
 CAPABILITIES = {"model.experts", "model.routes", "model.cache"}
 
 
@@ -73,3 +77,23 @@ def composer_renderers() -> Iterator[RendererSpec]:
         config=HermesConfig,
         special_tokens=HERMES_TOKENS,
     )
+
+
+@hookimpl
+def composer_check(run: RunView) -> Iterator[Problem]:
+    """Refuse router replay where the model of the folder is dense."""
+    model = run.config.model
+    replayed = [c.stage.name for c in run.config.stages if getattr(c.stage, "router_replay", False)]
+    if model.use != "hf/causal-lm" or not replayed:
+        return
+    try:
+        folder = Path(model.settings.get("path", ""))
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # no folder of a model at all, which is said where it is opened
+    for name in replayed if found not in MIXTURES else ():
+        yield Problem(
+            where=f"stages.{name}.router_replay",
+            message=f"a dense model has no experts whose choice could be replayed; model.path holds a {found!r}",
+            fix=f"leave router_replay out, or choose a mixture of experts ({', '.join(MIXTURES)})",
+        )
