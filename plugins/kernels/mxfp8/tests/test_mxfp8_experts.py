@@ -203,14 +203,6 @@ def test_triton_computes_the_layer_of_the_reference():
         assert decibels(theirs[0], with_ops(*small(), ops=kernels, deterministic=True)) > 50
 
 
-def test_the_product_of_the_reference_is_a_proper_op():
-    source = torch.Generator().manual_seed(0)
-    a, b = torch.randn(64, 32, generator=source), torch.randn(2, 32, 16, generator=source)
-    ends = torch.tensor([32, 64], dtype=torch.int32)
-    torch.library.opcheck(torch.ops.composer_mxfp8.grouped_product.default, (a, b, ends))
-    torch.library.opcheck(torch.ops.composer_mxfp8.grouped_product.default, (a.T, a, ends))
-
-
 @pytest.fixture
 def as_on_this_machine(monkeypatch):
     """Without the interpreter that other tests of this folder run Triton in."""

@@ -292,13 +292,6 @@ def test_the_bias_moves_toward_an_even_load_and_rests_there():
     assert moved_E.tolist() == [-0.5, 0.5, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["quantize_both", "swizzle"])
-def test_an_op_keeps_what_torch_asks_of_ops(name):
-    inputs = {"swizzle": (torch.zeros(40, 3, dtype=torch.uint8, device=DEVICE),)}
-    op = getattr(torch.ops.composer_mxfp8, name).default
-    torch.library.opcheck(op, inputs.get(name, (random(32, 64, dtype=torch.bfloat16), True)))
-
-
 def test_a_whole_chain_compiles_to_one_graph_with_the_same_bytes():
     ids_NK, weights_NK, experts = routed("few")
 

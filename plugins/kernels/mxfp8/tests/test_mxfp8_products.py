@@ -187,24 +187,6 @@ def exact(x, w, ends):
     return torch.nn.functional.grouped_mm(x.float(), w.float().transpose(1, 2), offs=ends)
 
 
-def test_ops_are_what_torch_expects_of_them():
-    it = Operands("ragged")
-    last = it.ends.clone()
-    last[-1] = it.used + SPARE
-    raw = {name: (blocks.data.view(torch.uint8), blocks.scale) for name, blocks in vars(it).items() if name in OPERANDS}
-    dtype, x = torch.bfloat16, torch.randn(4, K, device=DEVICE)
-    torch.library.opcheck(matmul._grouped_mm, (*raw["x"], *raw["w"], last, dtype))
-    for op, inputs in (
-        (matmul._grouped_dgrad, (*raw["dy"], *raw["tall"], last, dtype)),
-        (matmul._grouped_wgrad, (*raw["dy_columns"], *raw["x_columns"], last, dtype)),
-        (matmul._decode_mm, (x, torch.tensor([0, 2, 2, 1], device=DEVICE), *raw["w"], dtype)),
-    ):
-        torch.library.opcheck(op, inputs, test_utils=("test_schema", "test_faketensor"))
-
-
-OPERANDS = {"x", "w", "dy", "tall", "dy_columns", "x_columns"}
-
-
 def test_products_of_no_rows_have_no_rows():
     it = Operands("one tile")
     ends, x, dy = torch.zeros_like(it.ends), cut(it.x, 0), cut(it.dy, 0)

@@ -31,6 +31,7 @@ from composer_plugin_mxfp8.formats import BLOCK, ROWWISE
 from composer_plugin_mxfp8.implementation import choose
 from composer_plugin_mxfp8.ops import Blocks, Ops, Plan
 from composer_plugin_mxfp8.reference import gather, swiglu_gradients, weights_of
+from composer_plugin_mxfp8.reference_mm import grouped_product
 from composer_plugin_mxfp8.weights import Weights, quantized
 
 DEFAULT = MXFP8Config()
@@ -204,4 +205,4 @@ def _exact(
 
 def _wgrad(dy_RN: torch.Tensor, x_RK: torch.Tensor, plan: Plan) -> torch.Tensor:
     """[E, N, K] in the dtype of x."""
-    return torch.nn.functional.grouped_mm(dy_RN.to(x_RK.dtype).T, x_RK, offs=plan.ends_E)
+    return grouped_product(dy_RN.to(x_RK.dtype).T, x_RK, plan.ends_E)

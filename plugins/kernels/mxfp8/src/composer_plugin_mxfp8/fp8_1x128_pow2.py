@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import grouped_mm as grouped_product
 
 from composer_plugin_mxfp8 import formats, support
 from composer_plugin_mxfp8.formats import MX
 from composer_plugin_mxfp8.ops import Blocks
+from composer_plugin_mxfp8.reference_mm import grouped_product
 
 SIDE = 128
 """Elements of a row that share a scale, and each side of a weight's block."""
@@ -70,7 +70,7 @@ def product(a: Blocks, w: Blocks, ends_E: torch.Tensor, dtype: torch.dtype = tor
         )
         return y_RN
     a_RK, w_ENK = (formats.dequantize(MX(*part, block)) for part, block in ((a, (1, SIDE)), (w, (SIDE, SIDE))))
-    return grouped_product(a_RK, w_ENK.transpose(1, 2), offs=ends_E).to(dtype)
+    return grouped_product(a_RK, w_ENK.transpose(1, 2), ends_E).to(dtype)
 
 
 def kernels(x: torch.Tensor) -> ModuleType | None:
@@ -98,5 +98,5 @@ class _GroupedLinear(torch.autograd.Function):
     def backward(ctx: Any, dy_RN: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x_RK, w_data, w_scale, ends_E = ctx.saved_tensors
         dx_RK = product(quantize_rows(dy_RN), transposed(Blocks(w_data, w_scale)), ends_E, x_RK.dtype)
-        dw_ENK = grouped_product(dy_RN.to(x_RK.dtype).contiguous().T, x_RK, offs=ends_E)
+        dw_ENK = grouped_product(dy_RN.to(x_RK.dtype).contiguous().T, x_RK, ends_E)
         return dx_RK, dw_ENK.to(ctx.dtype), None
