@@ -123,3 +123,19 @@ def test_a_sparkline_rises_with_its_values():
     assert sparkline(range(8)) == "▁▂▃▄▅▆▇█"
     assert len(sparkline(range(1000))) == 32
     assert sparkline([2.0, 2.0]) == "▄▄"
+
+
+def test_the_ledger_tells_what_was_trained_dropped_lost_refused_and_void(run_dir, tmp_path):
+    status = json.loads((run_dir / "status.json").read_text())
+    section = show(run_dir).partition("Ledger of rl after step 8\n")[2].partition("\n\n")[0]
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in section.splitlines())
+    assert rows["trained groups"] == str(status["ledger"]["trained_groups"]) == "16"
+    assert rows["staleness"] == ", ".join(f"{late}: {n}" for late, n in status["ledger"]["staleness"].items())
+    assert rows["slots"] == "pending: 0, running: 0, valid: 0, void: 0"
+    for name in ("lost", "refused results", "late results"):
+        assert rows[name] == str(status["ledger"][name.replace(" ", "_")])
+    copy = SyntheticRun(rl_steps=4, status="killed").write(tmp_path / "killed")
+    assert re.search(r"Ledger of rl after step 2\n(.*\n)*slots +.*running: [1-9]", show(copy))
+    for other in ("[]", "{}", '{"ledger": 3}'):
+        (copy / "status.json").write_text(other)
+        assert "Ledger" not in show(copy)

@@ -405,7 +405,7 @@ class Ledger:
             "dropped": {**counted("dropped/"), "tokens": counters["dropped_tokens"]},
             **{
                 name: counters[name]
-                for name in ("valid", "void", "lost", "cancelled", "late_results", "trained_groups")
+                for name in ("valid", "void", "lost", "cancelled", "late_results", "refused_results", "trained_groups")
             },
         }
 

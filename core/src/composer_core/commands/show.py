@@ -1,7 +1,7 @@
 """`composer-run show`: a run in a page of text, or one of its traces.
 
-Reads the run folder only (events.jsonl, plugins.json, summary.json, traces/), so it works on a run that is still going,
-was killed, or was copied from another machine. It writes nothing.
+Reads the run folder only (events.jsonl, plugins.json, status.json, summary.json, traces/), so it works on a run that is
+still going, was killed, or was copied from another machine. It writes nothing.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def _show_run(run_dir: Path, everything: bool) -> str:
     parts += [_stages(history)] if history.stages else []
     parts += [_curves(stage, everything) for stage in history.stages.values() if stage.metrics]
     parts += [_outcomes(history)] if history.episodes else []
+    parts += _ledger(_json(run_dir / "status.json"))
     parts += [_faults(history)] if history.faults else []
     parts += [_examples(run_dir, history)] if history.episodes else []
     if everything:
@@ -182,6 +183,21 @@ def _outcomes(history: History) -> Table:
         total = sum(counts.values())
         rows += [(purpose, outcome, f"{n:,}", f"{n / total:.1%}") for outcome, n in counts.most_common()]
     return _table("Episodes", ("purpose", "outcome", "count", "share"), rows, left=2)
+
+
+def _ledger(status: Any) -> list[RenderableType]:
+    """What the ledger of the last rl stage has counted, and its slots and groups as the run left them; or nothing."""
+    ledger = status.get("ledger") if isinstance(status, dict) else None
+    if not isinstance(ledger, dict):
+        return []
+    title = f"Ledger of {status.get('stage', '?')} after step {_number(status.get('step'))}"
+    return [_pairs(title, [(name.replace("_", " "), _counted(value)) for name, value in ledger.items()])]
+
+
+def _counted(value: Any) -> str:
+    if not isinstance(value, dict):
+        return _number(value)
+    return ", ".join(f"{name}: {_number(count)}" for name, count in value.items()) or "none"
 
 
 def _faults(history: History) -> Table:

@@ -138,6 +138,9 @@ def test_a_real_browser_draws_every_part(rendered):
         assert slip not in app.split("<script")[0]
     for text in ("after", "+40.0 points", "hidden-tests/hidden", "4.0 %", "Time by stage", "composer-plugin-policy"):
         assert text in app
+    assert "Ledger of rl after step 15" in app and "<td>trained groups</td><td>30</td>" in app.replace(
+        ' class="text"', ""
+    )
     assert re.search(r'<div class="cut">-     return max\(low, max\(value, high\)\)</div>', app)
 
 

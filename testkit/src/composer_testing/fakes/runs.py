@@ -1,7 +1,8 @@
 """A run folder that looks like a real one, made in a second without training anything.
 
-For tests and for designing reports: events.jsonl, traces, config.json, plugins.json and summary.json are written
-through the real types, trackers and stores; only the numbers are made up, from a seed. Nothing here measures anything.
+For tests and for designing reports: events.jsonl, traces, config.json, plugins.json, status.json and summary.json are
+written through the real types, trackers, stores and ledger; only the numbers are made up, from a seed. Nothing here
+measures anything.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from attrs import frozen
 from composer_core import events
 from composer_core.columns import Column
 from composer_core.events import Event
+from composer_core.ledger import Issue, Ledger, LedgerConfig, SlotResult
 from composer_core.protocols import BuildContext
 from composer_core.records import NoConfig
 from composer_core.stores import FolderConfig, FolderStore
@@ -135,6 +137,7 @@ class SyntheticRun:
         (run_dir / "config.json").write_text(json.dumps(config, indent=1))
         listed = [{"name": name, "dist": f"composer-plugin-{name}", "version": "0.1.0"} for name in PLUGINS]
         (run_dir / "plugins.json").write_text(json.dumps(listed))
+        (run_dir / "status.json").write_text(json.dumps(self.stage_status()))
         if self.status == "finished":
             (run_dir / "summary.json").write_text(json.dumps(self.summary()))
         return run_dir
@@ -222,6 +225,35 @@ class SyntheticRun:
         )
         for name, rate in cases:
             yield events.Evaluated(time_s=now_s, name=f"{when}/{name}", step=step, metrics=_rate(rate))
+
+    def stage_status(self) -> dict[str, object]:
+        """What an rl stage tells at its end, or half-way where it does not finish: a real ledger, moved at random."""
+        steps, rng = self.rl_steps if self.status == "finished" else self.rl_steps // 2, random.Random(self.seed)
+        config = LedgerConfig(self.rl_steps, self.groups, 4, max_staleness=2)
+        ledger, running = Ledger(config, lambda number: f"numbers.clamp-{number}"), list[Issue]()
+        while ledger.step < steps:
+            running += ledger.issue()
+            rng.shuffle(running)
+            issue = running.pop()
+            void = rng.random() < 0.02
+            if rng.random() < 0.02:
+                ledger.lose(issue.group, issue.slot)
+            else:
+                ledger.finish(issue.group, issue.slot, SlotResult(not void, rng.random(), "sandbox" if void else None))
+            while ledger.step < steps and ledger.take():
+                ledger.applied()
+        return {
+            "time_s": START_S + 450,
+            "stage": "rl",
+            "step": ledger.step,
+            "steps": self.rl_steps,
+            "version": ledger.version,
+            "doing": "",
+            "waits_for": f"{len(running)} running episodes",
+            "running": [{"group": i.group, "slot": i.slot, "task": i.task_id, "for_s": 1.0} for i in running[:8]],
+            "ledger": ledger.table(),
+            "executor": {"episodes": ledger.counters["valid"], "loop_lag_p99_ms": 3.1},
+        }
 
     def summary(self) -> dict[str, object]:
         """Made-up numbers under the names of a real summary."""

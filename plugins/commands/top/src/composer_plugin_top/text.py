@@ -72,9 +72,9 @@ def _line(blocks: Sequence[RenderableType]) -> Table:
 
 
 def _head(picture: Picture) -> Text:
-    state, age_s = picture["state"], picture["age_s"]
-    old = "no figures yet" if age_s is None else f"figures are {clock(age_s)} old" if age_s >= 2 else "figures of now"
-    head = Text.assemble((printable(picture["name"]), "bold"), ": ", (state["word"], MOODS[state["mood"]]), f", {old}")
+    state = picture["state"]
+    word = (state["word"], MOODS[state["mood"]])
+    head = Text.assemble((printable(picture["name"]), "bold"), ": ", word, f", {picture['old']}")
     lines = [head, Text(printable(picture["folder"]), "dim"), Text(printable(_way(picture)))]
     told = picture["status"] or {}
     waits = told.get("waits_for", "") if state["word"] != "finished" else ""
@@ -186,7 +186,10 @@ def _faults(picture: Picture) -> Iterable[RenderableType]:
 
 
 def _table(title: str, rows: Sequence[Sequence[str]], head: Sequence[str] = (), left: Sequence[int] = (0,)) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    heading = Text(printable(title))
+    table = Table(
+        title=heading, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     table.show_header = bool(head)
     for index in range(max(map(len, [head, *rows]))):
         name = head[index] if index < len(head) else ""

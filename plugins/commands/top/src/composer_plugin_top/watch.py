@@ -16,7 +16,7 @@ from typing import Any
 from attrs import asdict, define, field
 
 from composer_core.errors import ConfigError
-from composer_core.printable import printable
+from composer_core.printable import clock, printable
 from composer_plugin_top.fold import Fold
 from composer_plugin_top.holder import held_here
 from composer_plugin_top.status import Status, read_status
@@ -102,6 +102,7 @@ class Watch:
             "state": {"word": word, "mood": mood, "note": note},
             "now_s": now_s,
             "age_s": age_s,
+            "old": _old(age_s),
             "read": self._tail.share if self._behind else 1.0,
             "problems": problems,
             "starts": fold.starts,
@@ -164,6 +165,13 @@ class Watch:
         each_s = (self.fold.run_s - stage.began_s) / (stage.step - stage.first_step)
         left = max(0, stage.steps - stage.step)
         return each_s * left
+
+
+def _old(age_s: float | None) -> str:
+    if age_s is None:
+        return "no figures yet"
+    days = age_s / 86_400
+    return "figures of now" if age_s < 2 else f"figures are {f'{days:,.0f} days' if days > 2 else clock(age_s)} old"
 
 
 def _printable(value: Any) -> Any:

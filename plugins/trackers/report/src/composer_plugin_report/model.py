@@ -76,6 +76,7 @@ def page_model(run_dir: Path, history: History, config: HtmlConfig) -> dict[str,
         "outcomes": {purpose: dict(counts) for purpose, counts in history.outcomes().items()},
         "episodes": len(history.episodes),
         "faults": [[*key, times] for key, times in history.faults.most_common(50)],
+        "ledger": _ledger(_json(run_dir / "status.json")),
         "summary": summary,
         "plugins": _json(run_dir / "plugins.json") or list(history.plugins),
         "config": _text(run_dir / "config.json"),
@@ -85,6 +86,15 @@ def page_model(run_dir: Path, history: History, config: HtmlConfig) -> dict[str,
             if (entry := _trace(run_dir, row, history, config)) is not None
         ],
     }
+
+
+def _ledger(status: Any) -> dict[str, Any] | None:
+    """What the ledger of the last rl stage has counted, as it was last told; None without a stage that has one."""
+    found = status.get("ledger") if isinstance(status, dict) else None
+    if not isinstance(found, dict):
+        return None
+    rows = [[name.replace("_", " "), value] for name, value in found.items()]
+    return {"stage": str(status.get("stage", "?")), "step": status.get("step"), "rows": rows}
 
 
 # --- curves -------------------------------------------------------------------------------------------------------

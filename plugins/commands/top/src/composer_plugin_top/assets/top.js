@@ -209,10 +209,10 @@ function show(run) {
   set(title, run.name);
   set(state, run.state.word);
   state.className = "chip " + run.state.mood;
-  set(age, run.age_s === null ? "no figures yet" : run.age_s < 2 ? "figures of now" : `figures are ${clock(run.age_s)} old`);
+  set(age, run.old);
   set(folder, `${run.folder}${run.starts > 1 ? `, started ${count(run.starts)} times` : ""}${run.read < 1 ? `, ${Math.floor(100 * run.read)} % of its diary read` : ""}`);
   document.title = `${run.name}: ${run.state.word} · Composer`;
-  const { now_s, age_s, status, ...rest } = run, fresh = JSON.stringify([rest, status && { ...status, age_s: 0 }]);
+  const { now_s, age_s, old, status, ...rest } = run, fresh = JSON.stringify([rest, status && { ...status, age_s: 0 }]);
   if (fresh === drawn && width === app.clientWidth) return; // so that what is selected or focused stays
   drawn = fresh;
   width = app.clientWidth;

@@ -332,6 +332,11 @@ function outcomesView() {
   });
   return make("div", { class: "card" }, make("h3", {}, "Episodes by outcome"), table([{ name: "purpose", text: true }, { name: "outcome", text: true }, { name: "count" }, { name: "share" }], rows));
 }
+function ledgerView() {
+  const text = (value) => (value && typeof value === "object" ? Object.entries(value).map(([name, count]) => `${name}: ${number(count)}`).join(", ") || "none" : number(value));
+  const rows = data.ledger.rows.map(([name, value]) => [name, text(value)]);
+  return make("div", { class: "card" }, make("h3", {}, `Ledger of ${data.ledger.stage} after step ${number(data.ledger.step)}`), table([{ name: "what", text: true }, { name: "so far", text: true }], rows));
+}
 function pluginRows() {
   const rows = Array.isArray(data.plugins) ? data.plugins : Object.entries(data.plugins.plugins || data.plugins).map(([name, item]) => ({ name, ...(typeof item === "object" ? item : { version: item }) }));
   return rows.map((row) => (typeof row === "object" && row ? [row.name, row.dist || "", row.version || ""] : [row, "", ""]).map((cell) => String(cell ?? "")));
@@ -351,7 +356,7 @@ function build() {
   for (const stage of [...data.stages].reverse())
     if (stage.charts.length) parts.push(section(`stage-${data.stages.indexOf(stage)}`, `Curves of ${stage.name}`, make("div", { class: "charts" }, stage.charts.map(chartFigure))));
   if (data.traces.length) parts.push(section("traces", "Traces", ...browser(data.traces)));
-  parts.push(section("run", "The run", make("div", { class: "two" }, data.stages.length ? stagesView() : null, data.episodes ? outcomesView() : null)));
+  parts.push(section("run", "The run", make("div", { class: "two" }, data.stages.length ? stagesView() : null, data.episodes ? outcomesView() : null, data.ledger ? ledgerView() : null)));
   if (data.faults.length) parts.push(section("faults", "Faults", make("div", { class: "card" }, table([{ name: "where", text: true }, { name: "plugin", text: true }, { name: "error", text: true }, { name: "times" }], data.faults.map((row) => row.map(String))))));
   const { evaluations, ...shown } = data.summary || {};
   if (Object.keys(shown).length) parts.push(section("summary", "Summary", make("details", {}, make("summary", {}, "Every figure of summary.json"), facts(shown))));
