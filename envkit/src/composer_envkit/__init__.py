@@ -9,16 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from composer_envkit.folders import FolderProvider, FolderSandbox
+    from composer_envkit.patience import Patience
     from composer_envkit.processes import Processes
     from composer_envkit.providers import Provider
     from composer_envkit.walls import WalledSandbox
     from composer_envkit.workspaces import copy, lay, remove
 
-__all__ = ["FolderProvider", "FolderSandbox", "Processes", "Provider", "WalledSandbox", "copy", "lay", "remove"]
+__all__ = [
+    "FolderProvider",
+    "FolderSandbox",
+    "Patience",
+    "Processes",
+    "Provider",
+    "WalledSandbox",
+    "copy",
+    "lay",
+    "remove",
+]
 
 _HOME = {
     **dict.fromkeys(("FolderProvider", "FolderSandbox"), "folders"),
     **dict.fromkeys(("copy", "lay", "remove"), "workspaces"),
+    "Patience": "patience",
     "Processes": "processes",
     "Provider": "providers",
     "WalledSandbox": "walls",

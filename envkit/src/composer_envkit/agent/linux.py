@@ -27,7 +27,8 @@ RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 AT_FDCWD, AT_RECURSIVE, MNT_DETACH = -100, 0x8000, 2
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
-AF_INET, SOCK_DGRAM, SIOCSIFFLAGS, IFF_UP = 2, 2, 0x8914, 1
+AF_UNIX, AF_INET, SOCK_STREAM, SOCK_DGRAM, SOCK_CLOEXEC, SOCK_NONBLOCK = 1, 2, 1, 2, 0x80000, 0x800
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_OPENAT2, SYS_MOUNT_SETATTR = 428, 429, 437, 442
 """The same number on every architecture, as of all calls since Linux 5.1."""
 RACES = 64
@@ -89,6 +90,13 @@ def loopback_up() -> None:
         checked(libc.ioctl(fd, ctypes.c_ulong(SIOCSIFFLAGS), struct.pack("16sH14x", b"lo", IFF_UP)), "loopback")
     finally:
         os.close(fd)
+
+
+def socket_pair() -> tuple[int, int]:
+    """Two ends of a Unix stream, which no program inherits."""
+    ends = (ctypes.c_int * 2)()
+    checked(libc.socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), "socketpair")
+    return ends[0], ends[1]
 
 
 def umount(target: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 CHUNK_BYTES = 1 << 16
+PIPE_BYTES = 1 << 20
+"""Most that a pipe holds, for whoever has no right to make it larger."""
 
 
 class Stream:
@@ -24,6 +26,12 @@ class Stream:
         self.take(data)
         return bool(data)
 
+    def begin(self, cap: int) -> None:
+        """Forget what was printed so far, and keep this much of what comes."""
+        self.settle()
+        self.kept.clear()
+        self.cap, self.total = cap, 0
+
     def take(self, data: bytes) -> None:
         self.total += len(data)
         self.kept += data[: max(0, self.cap - len(self.kept))]
@@ -35,12 +43,22 @@ class Stream:
             before = self.total
             self.drain()
 
+    def settle(self) -> None:
+        """Take what is in the pipe now; others may write on."""
+        for _ in range(PIPE_BYTES // CHUNK_BYTES):
+            before = self.total
+            self.drain()
+            if self.total == before:
+                return
+
     def close(self) -> None:
         os.close(self.fd)
 
 
-def source(data: bytes) -> int:
-    """A descriptor that a command reads `data` from, however slowly."""
+def source(data: bytes | int) -> int:
+    """A descriptor, the caller's own, that a command reads `data` from, however slowly; or of what `data` is one of."""
+    if isinstance(data, int):
+        return os.dup(data)
     if not data:
         return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     fd = os.memfd_create("stdin")

@@ -10,7 +10,15 @@ from collections.abc import Awaitable
 
 from attrs import frozen
 
-from composer_core.errors import ConfigError, NoCapacity, PrepareError, SandboxError, SandboxGone, TemplateMissing
+from composer_core.errors import (
+    BackendError,
+    ConfigError,
+    NoCapacity,
+    PrepareError,
+    SandboxError,
+    SandboxGone,
+    TemplateMissing,
+)
 from composer_core.protocols import (
     BuildContext,
     Created,
@@ -28,7 +36,7 @@ from composer_plugin_docker.images import Images
 from composer_plugin_docker.sandbox import Capture, DockerSandbox, Template
 
 Children = list[Created | Failed]
-ALWAYS = ("isolates", "forks", "snapshots.files", "changes", "limits.file_size", "limits.disk")
+ALWAYS = ("isolates", "forks", "snapshots.files", "changes", "sessions", "limits.file_size", "limits.disk")
 LIMITS = {"limits.memory": "MemoryLimit", "limits.processes": "PidsLimit"}
 """Capability -> what the engine says of itself."""
 OWN = {"HOME": "/tmp", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -77,22 +85,31 @@ class DockerProvider:
         """Raises ConfigError when no sandbox can be made, or one that was made does not work."""
         engine = (await self._connected()).engine
         told = await engine.call(engine.api.info)
-        await self._try_out()
+        pauses = ["pauses"] if await self._try_out() else []
         limits = [name for name, key in LIMITS.items() if told.get(key)]
-        return frozenset(f"sandbox.{name}" for name in (*ALWAYS, *limits))
+        return frozenset(f"sandbox.{name}" for name in (*ALWAYS, *pauses, *limits))
 
-    async def _try_out(self) -> None:
+    async def _try_out(self) -> bool:
+        """Whether containers can be paused, which takes a control group that can be frozen."""
         tree = Tree.of({"file": "kept\n"})
         (child,) = await self.create(await self.prepare(TemplateSpec(tree.ref), tree))
         if isinstance(child, Failed):
             raise ConfigError("no container can be started here", found=child.error, fix=FIX)
+        assert isinstance(child.backend, DockerSandbox)
         try:
             result = await child.backend.exec(ExecRequest(("cat", "file")))
+            try:
+                await child.backend.pause()
+                await child.backend.resume()
+                pauses = True
+            except BackendError:
+                pauses = False
         finally:
             await child.backend.destroy()
         if result.stdout != b"kept\n":
             found = f"{result.status} {result.exit_code}, {result.stderr.decode(errors='replace')}"
             raise ConfigError("commands cannot run in a container here", found=found, fix=FIX)
+        return pauses
 
     # --- templates --------------------------------------------------------------------------------------------
 

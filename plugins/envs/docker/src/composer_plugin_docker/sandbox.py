@@ -17,6 +17,7 @@ from attrs import frozen
 from composer_core.errors import PathError, SandboxError, SandboxGone, SandboxUnreachable
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef, TemplateSpec
 from composer_core.trees import File, Patch
+from composer_envkit import Patience
 from composer_envkit.agent import frames
 from composer_plugin_docker.channel import Channel, Ended
 from composer_plugin_docker.engine import Engine, Missing
@@ -91,7 +92,7 @@ def options(engine: Engine, template: Template, cpus: float) -> dict[str, Any]:
 
 
 class DockerSandbox:
-    """A `SandboxBackend` with Forks and Changes."""
+    """A `SandboxBackend` with Forks, Changes, Sessions and Pauses."""
 
     def __init__(self, provider: DockerProvider, template: Template) -> None:
         self.id = secrets.token_hex(8)
@@ -103,6 +104,8 @@ class DockerSandbox:
         self._broken = ""
         """How its workload ended it."""
         self._judging: asyncio.Task[None] | None = None
+        self._patience = Patience()
+        self._pausing = asyncio.Lock()
 
     async def start(self, capture: Capture | None) -> None:
         """Raises SandboxError, and leaves no container then."""
@@ -136,12 +139,16 @@ class DockerSandbox:
     # --- calls ------------------------------------------------------------------------------------------------
 
     async def exec(self, request: ExecRequest) -> ExecResult:
-        fields = {"argv": request.argv, "cwd": request.cwd, "env": dict(request.env)}
+        return await self._run("exec", request, request.stdin, cwd=request.cwd)
+
+    async def session_exec(self, name: str, request: ExecRequest) -> ExecResult:
+        return await self._run("session", request, name=name, cwd="")
+
+    async def _run(self, op: str, request: ExecRequest, stdin: bytes = b"", **more: str) -> ExecResult:
+        fields = {"argv": request.argv, "env": dict(request.env), **more}
         limits = {"timeout_s": request.timeout_s, "output_bytes": request.output_bytes}
         try:
-            header, body = await self._ask(
-                "exec", request.stdin, patience_s=request.timeout_s + GRACE_S, **fields, **limits
-            )
+            header, body = await self._ask(op, stdin, patience_s=request.timeout_s + GRACE_S, **fields, **limits)
         except PathError:
             if self._broken:
                 return _lost(self._broken)
@@ -194,10 +201,12 @@ class DockerSandbox:
 
     async def _ask(self, op: str, data: bytes = b"", patience_s: float = CALL_S, **fields: Any) -> frames.Frame:
         """Raises SandboxGone after destroy, PathError from a sandbox that its own workload has ended."""
+        await self._patience.going()
         self._alive()
         assert self._channel is not None
         try:
-            return await asyncio.wait_for(self._channel.ask(op, data, **fields), patience_s)
+            async with self._patience.within(patience_s):
+                return await self._channel.ask(op, data, **fields)
         except TimeoutError:
             await self._abandon("its agent no longer answered in time")
         except Ended:
@@ -218,6 +227,30 @@ class DockerSandbox:
             raise SandboxGone(f"sandbox {self.id} was destroyed")
         if self._broken:
             raise PathError(f"the sandbox was ended by what ran in it: {self._broken}")
+
+    # --- paused -----------------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """The agent stops too, so it is told before: no command is late because of it."""
+        async with self._pausing:
+            if not self._patience.paused:
+                await self._ask("pause")
+                self._patience.pause()
+                try:
+                    await self._engine.call(self._engine.api.pause, self._container)
+                except BaseException:
+                    await self._resumed()
+                    raise
+
+    async def resume(self) -> None:
+        async with self._pausing:
+            if self._patience.paused:
+                await self._engine.call(self._engine.api.unpause, self._container)
+                await self._resumed()
+
+    async def _resumed(self) -> None:
+        self._patience.resume()
+        await self._ask("resume")
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -259,6 +292,7 @@ class DockerSandbox:
     async def end(self) -> None:
         """Safe twice; everything in the container is killed, and it is removed."""
         self._gone = True
+        self._patience.resume()
         if self._channel is not None:
             self._channel.close()
         if self._container:
@@ -281,7 +315,8 @@ def _cause(state: Mapping[str, Any], words: str) -> str:
 def _result(header: dict[str, Any], body: bytes) -> ExecResult:
     split = header["split"]
     names = ("status", "exit_code", "signal", "wall_s", "stdout_bytes", "stderr_bytes")
-    return ExecResult(stdout=body[:split], stderr=body[split:], **{name: header[name] for name in names})
+    told = {name: header[name] for name in names} | {"restarted": bool(header.get("restarted"))}
+    return ExecResult(stdout=body[:split], stderr=body[split:], **told)
 
 
 def _lost(reason: str) -> ExecResult:

@@ -53,7 +53,7 @@ class NamespacesProvider:
 
     async def probe(self) -> frozenset[str]:
         await self._try_out()
-        names = ("isolates", "forks", "snapshots.files", "changes")
+        names = ("isolates", "forks", "snapshots.files", "changes", "sessions", "pauses")
         limits = ["processes", "file_size", "disk"]
         if self._keeper is not None and self._keeper.counts_memory:  # else each process alone is limited, not all
             limits.append("memory")
@@ -124,16 +124,22 @@ class NamespacesProvider:
 
 
 class NamespacesSandbox:
-    """A `SandboxBackend` with Forks and Changes; holds nothing but the sandbox's id."""
+    """A `SandboxBackend` with Forks, Changes, Sessions and Pauses; holds nothing but the sandbox's id."""
 
     def __init__(self, keeper: Keeper, sandbox_id: str) -> None:
         self.id = sandbox_id
         self._keeper = keeper
 
     async def exec(self, request: ExecRequest) -> ExecResult:
-        fields = {"argv": request.argv, "cwd": request.cwd, "env": dict(request.env)}
+        return await self._run("exec", request, request.stdin, cwd=request.cwd)
+
+    async def session_exec(self, name: str, request: ExecRequest) -> ExecResult:
+        return await self._run("session", request, name=name, cwd="")
+
+    async def _run(self, op: str, request: ExecRequest, stdin: bytes = b"", **more: str) -> ExecResult:
+        fields = {"argv": request.argv, "env": dict(request.env), **more}
         limits = {"timeout_s": request.timeout_s, "output_bytes": request.output_bytes}
-        header, body = await self._keeper.ask("exec", request.stdin, id=self.id, **fields, **limits)
+        header, body = await self._keeper.ask(op, stdin, id=self.id, **fields, **limits)
         split = header.pop("split")
         del header["n"]
         return ExecResult(stdout=body[:split], stderr=body[split:], **header)
@@ -147,6 +153,12 @@ class NamespacesSandbox:
     async def list(self, path: str) -> Entries:
         header, _ = await self._keeper.ask("list", id=self.id, path=path)
         return [Entry(*row) for row in header["entries"]]
+
+    async def pause(self) -> None:
+        await self._keeper.ask("pause", id=self.id)
+
+    async def resume(self) -> None:
+        await self._keeper.ask("resume", id=self.id)
 
     async def destroy(self) -> None:
         await self._keeper.ask("destroy", id=self.id)

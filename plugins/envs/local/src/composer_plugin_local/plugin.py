@@ -24,6 +24,8 @@ def composer_sandboxes() -> Iterable[SandboxSpec]:
             "sandbox.forks",
             "sandbox.snapshots.files",
             "sandbox.changes",
+            "sandbox.sessions",
+            "sandbox.pauses",
             "sandbox.limits.memory",
             "sandbox.limits.processes",
             "sandbox.limits.file_size",

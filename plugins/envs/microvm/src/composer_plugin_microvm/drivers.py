@@ -43,6 +43,12 @@ class Monitor(Protocol):
         The rest is in what is returned: it blocks, is called once, and the machine goes on beside it.
         """
 
+    async def halt(self) -> None:
+        """Stop it until `go_on`; what is said to it meanwhile is heard then."""
+
+    async def go_on(self) -> None:
+        """Safe also where it was not stopped."""
+
     async def last_words(self) -> str:
         """What it and its guest said last, for whoever has to find out why it ended."""
 

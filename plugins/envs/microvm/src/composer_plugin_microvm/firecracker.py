@@ -119,7 +119,7 @@ class Firecracker:
             try:
                 saved, devices = await self.write(kind)
             finally:
-                await self.api.ask("PATCH", "/vm", {"state": "Resumed"})
+                await self.go_on()
         except BaseException:
             _close(before)
             raise
@@ -136,7 +136,13 @@ class Firecracker:
     async def pause(self) -> None:
         """Stop it; nothing is being said, and the agent waits for another connection."""
         self.channel.unplug()
+        await self.halt()
+
+    async def halt(self) -> None:
         await self.api.ask("PATCH", "/vm", {"state": "Paused"})
+
+    async def go_on(self) -> None:
+        await self.api.ask("PATCH", "/vm", {"state": "Resumed"})
 
     async def write(self, kind: str) -> tuple[int, int]:
         """Descriptors of memory and devices of a stopped machine."""

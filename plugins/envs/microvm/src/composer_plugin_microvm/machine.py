@@ -103,6 +103,17 @@ class Machine:
                 made.add_done_callback(_drop)
                 raise
 
+    async def pause(self) -> None:
+        """Stop it until `resume`. Its agent is told before: time stands still, whatever its clocks make of that."""
+        async with self._capturing:
+            await self.channel.ask("pause")
+            await self.monitor.halt()
+
+    async def resume(self) -> None:
+        """Its clock is set: it has stood still, too."""
+        await self.monitor.go_on()
+        await self.channel.ask("resume", time_s=time.time())
+
     async def _release(self) -> None:
         await asyncio.wait_for(self.channel.release(), HOLD_S)
 

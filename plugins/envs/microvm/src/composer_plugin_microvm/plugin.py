@@ -14,6 +14,8 @@ CAPABILITIES = frozenset(
         "sandbox.forks",
         "sandbox.snapshots.files",
         "sandbox.changes",
+        "sandbox.sessions",
+        "sandbox.pauses",
         "sandbox.limits.memory",
         "sandbox.limits.processes",
         "sandbox.limits.file_size",

@@ -137,11 +137,17 @@ class Qemu:
         self.qmp.drain()
         return self.qmp.end_reason in GUEST_ENDS
 
+    async def halt(self) -> None:
+        await self.qmp.ask("stop")
+
+    async def go_on(self) -> None:
+        await self.qmp.ask("cont")
+
     async def save(self) -> Callable[[], QemuCapture]:
         """Devices and pages are both taken while it is stopped: a page is its own until it goes on."""
         base = self.base
         assert base is not None
-        await self.qmp.ask("stop")
+        await self.halt()
         try:
             devices = await self.save_devices()
             try:
@@ -150,7 +156,7 @@ class Qemu:
                 os.close(devices)
                 raise
         finally:
-            await self.qmp.ask("cont")
+            await self.go_on()
         return lambda: QemuCapture(base, devices, delta)
 
     async def save_devices(self) -> int:

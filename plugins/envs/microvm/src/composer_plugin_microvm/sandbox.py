@@ -24,6 +24,7 @@ from composer_core.errors import (
 )
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef
 from composer_core.trees import File, Patch
+from composer_envkit import Patience
 from composer_plugin_microvm.channel import Broken, Reply
 from composer_plugin_microvm.guest.wire import MAX_BODY
 from composer_plugin_microvm.machine import Machine
@@ -59,7 +60,7 @@ class Maker(Protocol):
 
 
 class MachineSandbox:
-    """A `SandboxBackend` with Forks and Changes."""
+    """A `SandboxBackend` with Forks, Changes, Sessions and Pauses."""
 
     def __init__(self, name: str, machine: Machine, maker: Maker) -> None:
         self.id = name
@@ -68,12 +69,15 @@ class MachineSandbox:
         """Why the guest is beyond use, if it is so by its own doing."""
         self._maker = maker
         self._destroyed = False
+        self._patience = Patience()
+        self._pausing = asyncio.Lock()
 
     # --- talking --------------------------------------------------------------------------------------------------
 
     async def _ask(
         self, op: str, data: bytes = b"", limit: int = TABLE_BYTES, **fields: Any
     ) -> tuple[dict[str, Any], Reply]:
+        await self._patience.going()
         number, reply = self._start(op, data, limit, **fields)
         return await self._wait(number, reply, ANSWER_S), reply
 
@@ -88,7 +92,8 @@ class MachineSandbox:
         """The header that ends a reply, or the error it stands for."""
         channel = self.machine.channel
         try:
-            header = await asyncio.wait_for(channel.wait(number, reply), patience_s)
+            async with self._patience.within(patience_s):
+                header = await channel.wait(number, reply)
         except TimeoutError:
             await self._spoil(f"its agent did not answer within {patience_s:g} s")
             raise Spoilt(self.spoilt) from None
@@ -131,6 +136,19 @@ class MachineSandbox:
         async with self._maker.commands:
             return await self._exec(request)
 
+    async def session_exec(self, name: str, request: ExecRequest) -> ExecResult:
+        words, cap = json.dumps([request.argv, dict(request.env)]).encode(), request.output_bytes
+        fields = {"name": name, "timeout_s": request.timeout_s, "output_bytes": cap}
+        async with self._maker.commands:
+            started = time.perf_counter()
+            try:
+                await self._patience.going()
+                number, reply = self._start("session", words, max(2 * cap, MAX_BODY), **fields)
+                header = await self._wait(number, reply, request.timeout_s + ANSWER_S)
+                return await self._checked(lambda: _result(header, reply, cap, time.perf_counter() - started))
+            except Spoilt:
+                return ExecResult("lost", None, wall_s=time.perf_counter() - started)
+
     async def _exec(self, request: ExecRequest) -> ExecResult:
         started = time.perf_counter()
         words = json.dumps([request.argv, dict(request.env)]).encode()
@@ -138,6 +156,7 @@ class MachineSandbox:
         fields = {"words": len(words), "cwd": request.cwd, "timeout_s": request.timeout_s, "output_bytes": cap}
         reply = None
         try:
+            await self._patience.going()
             number, reply = self._start("exec", words + request.stdin, max(cap, MAX_BODY), **fields)
             header = await self._wait(number, reply, request.timeout_s + ANSWER_S)
             found = reply
@@ -172,16 +191,18 @@ class MachineSandbox:
     # --- captured, ended ------------------------------------------------------------------------------------------
 
     async def fork(self, n: int) -> Children:
+        await self._patience.going()
         try:
             return await self._captured(self._maker.fork(self, n))
         except Spoilt as error:
             return [Failed(error.message, retryable=False)] * n
 
     async def snapshot(self) -> SnapshotRef:
+        await self._patience.going()
         return await self._captured(self._maker.keep(self))
 
     async def _captured(self, call: Coroutine[Any, Any, T]) -> T:
-        """What came of capturing this machine, or the error that its end stands for."""
+        """What came of stopping this machine, or the error that its end stands for."""
         if self._destroyed or self.spoilt:
             call.close()
             raise Spoilt(self.spoilt) if self.spoilt else SandboxGone(f"sandbox {self.id} was destroyed")
@@ -190,12 +211,35 @@ class MachineSandbox:
         except Broken as error:
             raise await self._ended(str(error)) from error
         except TimeoutError as error:
-            await self._spoil("its agent did not fall silent")
+            await self._spoil("its agent did not answer")
             raise Spoilt(self.spoilt) from error
+
+    # --- paused ---------------------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        async with self._pausing:
+            if not self._patience.paused:
+                await self._captured(self._pause())
+
+    async def _pause(self) -> None:
+        async with self._patience.within(ANSWER_S):
+            await self.machine.pause()
+        self._patience.pause()
+
+    async def resume(self) -> None:
+        async with self._pausing:
+            if self._patience.paused:
+                await self._captured(self._resume())
+
+    async def _resume(self) -> None:
+        async with self._patience.within(ANSWER_S):
+            await self.machine.resume()
+        self._patience.resume()
 
     async def destroy(self) -> None:
         """Safe twice."""
         self._destroyed = True
+        self._patience.resume()
         self._maker.forget(self)
         await self.machine.close()
 
@@ -212,8 +256,9 @@ def _result(header: dict[str, Any], reply: Reply, cap: int, wall_s: float) -> Ex
     ):
         raise ValueError("no result")
     out, err = reply.body("out") + tail[:split], reply.body("err") + tail[split:]
+    most = max(totals[0], len(out)), max(totals[1], len(err))
     return ExecResult(
-        status, code, out[:cap], err[:cap], max(totals[0], len(out)), max(totals[1], len(err)), wall_s, number
+        status, code, out[:cap], err[:cap], *most, wall_s, number, restarted=header.get("restarted") is True
     )
 
 

@@ -13,12 +13,13 @@ import resource
 import signal
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from composer_envkit.agent import linux
+from composer_envkit.agent import linux, processes
+from composer_envkit.agent.sessions import Shell
 from composer_envkit.agent.streams import Stream, source
-from composer_plugin_docker.agent import processes
 
 NOBODY = 65534
 LAST_CAPABILITY = 63
@@ -28,11 +29,19 @@ _WORD = struct.Struct("!ci")
 
 
 class Command:
-    """A command that runs; `ended` once its shepherd has let go of the status pipe."""
+    """A command that runs; `ended` once its shepherd has let go of the status pipe. With `shell` it is a session's."""
 
-    def __init__(self, number: int, request: dict[str, Any], stdin: bytes, cwd: int, env: dict[str, str]) -> None:
-        """`cwd` is a folder's descriptor. Raises OSError when no process can be started."""
-        self.number = number
+    shell: Shell | None = None
+
+    def __init__(
+        self, request: dict[str, Any], stdin: bytes | int, cwd: int, env: dict[str, str], oom: Callable[[], bool]
+    ) -> None:
+        """`cwd` is a folder's descriptor; `oom` says whether the kernel killed for memory since it was asked last.
+
+        Raises OSError when no process can be started.
+        """
+        self.number: int = request["n"]
+        self.ran_out_of_memory = oom
         self.started = time.monotonic()
         self.deadline = self.started + request["timeout_s"]
         self.timed_out = False
@@ -67,13 +76,17 @@ class Command:
     def kill(self) -> None:
         processes.kill_below(self.shepherd)
 
-    def result(self, oom: bool) -> tuple[dict[str, Any], bytes]:
+    def result(self) -> tuple[dict[str, Any], bytes]:
         """How it ended and what it printed; call it once, when `reported` was False."""
         with suppress(ChildProcessError):
             os.waitpid(self.shepherd, 0)
         for stream in self.streams:
             stream.finish()
-        header = {**self._end(oom), "wall_s": time.monotonic() - self.started, "split": len(self.out.kept)}
+        header = {
+            **self._end(self.ran_out_of_memory()),
+            "wall_s": time.monotonic() - self.started,
+            "split": len(self.out.kept),
+        }
         header |= {"stdout_bytes": self.out.total, "stderr_bytes": self.err.total}
         data = bytes(self.out.kept + self.err.kept)
         self.close()

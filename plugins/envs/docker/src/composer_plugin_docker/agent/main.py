@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from composer_envkit.agent import files, frames, linux
+from composer_envkit.agent.sessions import WORDS, Sessions, Shell
 from composer_envkit.agent.streams import Stream
 from composer_plugin_docker.agent.commands import NOBODY, Command, not_started
 from composer_plugin_docker.agent.workspace import Workspace, captured, lay_rows
@@ -27,6 +28,8 @@ READ_BYTES = 1 << 20
 AGAIN_S = 0.05
 """How long after a kill the tree is looked at again: one that had not started then has now."""
 OOM_FILES = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
+LONGEST_S = 3600.0
+"""A session's shell is not late for as good as ever, which is more than a wait may be long."""
 Reply = tuple[dict[str, Any], bytes]
 
 
@@ -39,6 +42,9 @@ class Agent:
         self.settings: dict[str, Any] = {}
         self.env: dict[str, str] = {}
         self.kills = out_of_memory()
+        self.paused_s = 0.0
+        """When the host began to pause the container, which then stops the agent too; 0 while it is not."""
+        self.sessions = Sessions(self._shell, self._reply)
 
     def serve(self) -> None:
         decoder = frames.Decoder()
@@ -56,13 +62,13 @@ class Agent:
             self._end_late_ones()
 
     def _patience(self) -> float | None:
-        due = [command.deadline for command in self.running.values()]
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        due = [] if self.paused_s else [command.deadline for command in self.running.values()]
+        return min(max(0.0, min(due) - time.monotonic()), LONGEST_S) if due else None
 
     def _end_late_ones(self) -> None:
         now = time.monotonic()
         for command in list(self.running.values()):
-            if command.deadline <= now:
+            if command.deadline <= now and not self.paused_s:
                 command.timed_out = True
                 command.kill()
                 command.deadline = time.monotonic() + AGAIN_S
@@ -129,35 +135,73 @@ class Agent:
 
     def do_exec(self, header: dict[str, Any], body: bytes) -> Reply | None:
         argv = header["argv"]
-        if not all("\0" not in word and files.is_text(word) for word in argv):
+        if not _are_words(argv):
             return not_started(argv, "a word holds a null or half a character")
-        cwd = files.open_folder(self.workspace.fd, header["cwd"])
         try:
-            header["file_bytes"] = self.settings["file_bytes"]
-            command = Command(header["n"], header, body, cwd, self.env)
+            self._command(header, body)
         except OSError as error:
             return not_started(argv, error.strerror or "cannot be started")
+        return None
+
+    def _command(self, request: dict[str, Any], stdin: bytes | int) -> Command:
+        """Raises OSError, Refused."""
+        cwd = files.open_folder(self.workspace.fd, request["cwd"])
+        try:
+            request["file_bytes"] = self.settings["file_bytes"]
+            command = Command(request, stdin, cwd, self.env, self._oom)
         finally:
             os.close(cwd)
         self.running[command.number] = command
         for stream in command.streams:
             self.selector.register(stream.fd, selectors.EVENT_READ, (command, stream))
+        return command
+
+    def _oom(self) -> bool:
+        """Whether the kernel has killed here for memory since this was asked last."""
+        before, self.kills = self.kills, out_of_memory()
+        return self.kills != before
+
+    def do_pause(self, header: dict[str, Any], body: bytes) -> Reply:
+        self.paused_s = self.paused_s or time.monotonic()
+        return {}, b""
+
+    def do_resume(self, header: dict[str, Any], body: bytes) -> Reply:
+        """The time in between does not count for commands."""
+        for command in self.running.values():
+            command.deadline += time.monotonic() - (self.paused_s or time.monotonic())
+        self.paused_s = 0.0
+        return {}, b""
+
+    def do_session(self, header: dict[str, Any], body: bytes) -> Reply | None:
+        if not _are_words(header["argv"]):
+            return not_started(header["argv"], "a word holds a null or half a character")
+        self.sessions.ask(header)
         return None
 
-    def _progress(self, command: Command, stream: Stream) -> None:
-        if stream is command.status:
+    def _shell(self, shell: Shell, first: dict[str, Any]) -> Command:
+        command = self._command({**first, "argv": WORDS, "output_bytes": 0}, shell.theirs)
+        command.shell = shell
+        self.selector.register(shell.fd, selectors.EVENT_READ, (command, shell))
+        return command
+
+    def _progress(self, command: Command, source: Stream | Shell) -> None:
+        if source is command.status:
             if not command.reported():
                 self._over(command)
-        elif not stream.drain():
-            self.selector.unregister(stream.fd)
+        elif not (source.heard() if isinstance(source, Shell) else source.drain()):
+            self.selector.unregister(source.fd)
 
     def _over(self, command: Command) -> None:
-        for stream in command.streams:
-            if stream.fd in self.selector.get_map():
-                self.selector.unregister(stream.fd)
+        shell = command.shell
+        for fd in (*(stream.fd for stream in command.streams), *([shell.fd] if shell else [])):
+            if fd in self.selector.get_map():
+                self.selector.unregister(fd)
         del self.running[command.number]
-        before, self.kills = self.kills, out_of_memory()
-        self._reply(command.number, *command.result(self.kills != before))
+        result = command.result()
+        if shell:
+            shell.ended(*result)
+        else:
+            self._reply(command.number, *result)
         self._reap()
 
     def _reap(self) -> None:
@@ -171,6 +215,10 @@ class Agent:
             if found is None or found.si_pid in shepherds:
                 return
             os.waitpid(found.si_pid, 0)
+
+
+def _are_words(argv: list[str]) -> bool:
+    return all("\0" not in word and files.is_text(word) for word in argv)
 
 
 def out_of_memory() -> int | None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from composer_envkit.agent.sessions import Shell
 from composer_envkit.agent.streams import Stream, source
 from composer_plugin_local.keeper.rooms import WORKSPACE, Room
 from composer_plugin_local.keeper.sandboxes import Sandbox
@@ -45,10 +46,17 @@ def variables(sandbox: Sandbox) -> dict[str, str]:
 
 
 class Command:
-    """A started command. `done(header, data)` is called once, by `ended` or `lost`."""
+    """A started command. `done(header, data)` is called once, by `ended` or `lost`. With `shell` it is a session's."""
 
-    def __init__(self, sandbox: Sandbox, slot: Slot, request: dict[str, Any], done: Callable[..., None]) -> None:
-        self.sandbox, self.slot, self.done = sandbox, slot, done
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        slot: Slot,
+        request: dict[str, Any],
+        done: Callable[..., None],
+        shell: Shell | None = None,
+    ) -> None:
+        self.sandbox, self.slot, self.done, self.shell = sandbox, slot, done, shell
         self.started = time.monotonic()
         self.deadline = self.started + request["timeout_s"]
         self.timed_out = self.killed = False
@@ -61,7 +69,7 @@ class Command:
     def streams(self) -> tuple[Stream, Stream, Stream]:
         return self.out, self.err, self.status
 
-    def start(self, room: Room, request: dict[str, Any], stdin: bytes) -> None:
+    def start(self, room: Room, request: dict[str, Any], stdin: bytes | int) -> None:
         spec, env = self.sandbox.spec, {**variables(self.sandbox), **request["env"]}
         argv = [*WALLS, *(part for item in env.items() for part in ("--setenv", *item))]
         blocks = max(1, spec["file_bytes"] // 512)
@@ -86,6 +94,9 @@ class Command:
             except ProcessLookupError:
                 return
 
+    def ran_out_of_memory(self) -> bool:
+        return self.slot.ran_out_of_memory()
+
     def ended(self, wait_status: int) -> None:
         for stream in self.streams:
             stream.finish()
@@ -97,10 +108,12 @@ class Command:
             self._finish({"error": "backend", "message": f"bubblewrap could not set up the sandbox: {text}"})
         elif self.timed_out:
             self._result("timeout")
-        elif self.killed:
+        elif self.sandbox.destroyed_by is not None:
             self._finish({"error": "gone", "message": "the sandbox was destroyed while a command ran in it"})
         elif oom:
             self._result("oom")
+        elif self.killed:
+            self._result("signaled", signal_number=signal.SIGKILL)
         elif code > 128 and len(mark) > 1:
             self._result("signaled", signal_number=code - 128)
         else:
@@ -125,9 +138,12 @@ class Command:
         self._finish({**header, "wall_s": time.monotonic() - self.started}, bytes(self.out.kept + self.err.kept))
 
     def _finish(self, header: dict[str, Any], data: bytes = b"") -> None:
+        self.close()
+        self.done(header, data)
+
+    def close(self) -> None:
         for stream in self.streams:
             stream.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
         self.sandbox.commands.discard(self)
-        self.done(header, data)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from typing import Any
 
+from composer_envkit.agent import processes
+from composer_envkit.agent.sessions import Sessions
 from composer_plugin_local.keeper.copying import lay_below
 from composer_plugin_local.keeper.layers import FORKED, LEVELS, TREES, Home, Layer, State, Store, used_bytes
 from composer_plugin_local.keeper.rooms import Room
@@ -19,6 +22,13 @@ class Sandbox:
         self.commands: set[Any] = set()
         self.destroyed_by: int | None = None
         """Number of the destroy request that waits for the last command."""
+        self.sessions: Sessions | None = None
+        self.stopped: set[int] = set()
+        """Processes that were stopped to pause it."""
+        self.paused_s = 0.0
+        """When that was; 0 while it is not paused."""
+        self.held: list[tuple[dict[str, Any], bytes]] = []
+        """Requests that came since."""
         self.room: Room | None = None
         """Where commands run, from the first on; it goes with the home."""
         self.home = _shown(Home(live, state))
@@ -37,6 +47,26 @@ class Sandbox:
     def uppers(self) -> list[str]:
         """Folders that hold what was changed in the workspace, newest first."""
         return [f"{self.home.path}/up/workspace", *(layer.upper("workspace") for layer in self.state.layers)]
+
+    def pause(self) -> None:
+        """Stop the slots too, so that nothing new is started. Raises OSError, and pauses nothing then."""
+        if self.paused_s:
+            return
+        try:
+            for command in self.commands:
+                self.stopped |= processes.stop(command.slot.pid)
+        except OSError:
+            self.resume()
+            raise
+        self.paused_s = time.monotonic()
+
+    def resume(self) -> None:
+        """The time in between does not count for commands."""
+        stopped, self.stopped = self.stopped, set()
+        processes.go_on(stopped)
+        for command in self.commands:
+            command.deadline += time.monotonic() - (self.paused_s or time.monotonic())
+        self.paused_s = 0.0
 
     def freeze(self, store: Store) -> State:
         """The files as they are now, to be created from. What a running command writes meanwhile may be half there."""

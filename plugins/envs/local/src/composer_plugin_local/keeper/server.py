@@ -7,6 +7,7 @@ tells when they print, end or are due. A reply carries its request's number, so 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import secrets
 import selectors
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from composer_envkit.agent import files, frames
-from composer_envkit.agent.streams import Stream
+from composer_envkit.agent.sessions import WORDS, Sessions, Shell
 from composer_plugin_local.keeper import wire
 from composer_plugin_local.keeper.cgroups import Groups
 from composer_plugin_local.keeper.changes import changes
@@ -27,6 +28,11 @@ from composer_plugin_local.keeper.layers import LEVELS, State, Store, Template, 
 from composer_plugin_local.keeper.rooms import Room, Rooms
 from composer_plugin_local.keeper.sandboxes import Sandbox
 from composer_plugin_local.keeper.slots import Slot, receive
+
+WHILE_PAUSED = ("pause", "resume", "destroy", "attach")
+"""All else that is asked of a paused sandbox waits."""
+LONGEST_S = 3600.0
+"""A session's shell is not late for as good as ever, which is more than a wait may be long."""
 
 
 class Failure(Exception):
@@ -51,6 +57,7 @@ class Server:
         self.sandboxes: dict[str, Sandbox] = {}
         self.idle: list[Slot] = []
         self.slots = 0
+        self.names = itertools.count()
         self.running: set[Command] = set()
         self.waiting: deque[tuple[Sandbox, dict[str, Any], bytes, int]] = deque()
         self.open = True
@@ -74,13 +81,17 @@ class Server:
                 if events & selectors.EVENT_READ and now_there is not None and now_there.data is key.data:
                     key.data()
             now = time.monotonic()
-            for command in [command for command in self.running if command.deadline <= now and not command.timed_out]:
+            for command in [command for command in self._timed() if command.deadline <= now]:
                 command.timed_out = True
                 command.kill()
 
+    def _timed(self) -> list[Command]:
+        """Whose time runs."""
+        return [command for command in self.running if not (command.timed_out or command.sandbox.paused_s)]
+
     def _patience(self) -> float | None:
-        due = [command.deadline for command in self.running if not command.timed_out]
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        due = [command.deadline for command in self._timed()]
+        return min(max(0.0, min(due) - time.monotonic()), LONGEST_S) if due else None
 
     def _receive(self, decoder: frames.Decoder) -> None:
         try:
@@ -95,7 +106,10 @@ class Server:
             self._handle(header, body)
 
     def _handle(self, header: dict[str, Any], body: bytes) -> None:
-        number = header["n"]
+        number, sandbox = header["n"], self.sandboxes.get(header.get("id", ""))
+        if sandbox is not None and sandbox.paused_s and header["op"] not in WHILE_PAUSED:
+            sandbox.held.append((header, body))
+            return
         try:
             reply = getattr(self, f"do_{header['op']}")(header, body)
         except files.Refused as error:
@@ -201,6 +215,9 @@ class Server:
         sandbox = self.sandboxes.pop(header["id"], None)
         if sandbox is None:
             return {}, b""
+        self._resume(sandbox)
+        if sandbox.sessions is not None:
+            sandbox.sessions.close()
         for command in list(sandbox.commands):
             command.kill()
         for entry in [entry for entry in self.waiting if entry[0] is sandbox]:
@@ -212,15 +229,39 @@ class Server:
         sandbox.destroyed_by = header["n"]
         return None  # replied to when its last command is gone
 
+    def do_pause(self, header: dict[str, Any], body: bytes) -> Any:
+        self._sandbox(header).pause()
+        return {}, b""
+
+    def do_resume(self, header: dict[str, Any], body: bytes) -> Any:
+        self._resume(self._sandbox(header))
+        return {}, b""
+
+    def _resume(self, sandbox: Sandbox) -> None:
+        sandbox.resume()
+        held, sandbox.held = sandbox.held, []
+        for request in held:
+            self._handle(*request)
+        self._start_waiting()
+
     def do_exec(self, header: dict[str, Any], body: bytes) -> Any:
         sandbox = self._sandbox(header)
         os.close(files.open_folder(sandbox.fd, header["cwd"]))
         if not header["argv"]:
             raise Failure("backend", "an empty command")
-        if not all("\0" not in word and files.is_text(word) for word in header["argv"]):
+        if not _are_words(header["argv"]):
             return _not_started(f"{header['argv'][0]}: a word holds a null or half a character\n")
         self.waiting.append((sandbox, header, body, header["n"]))
         self._start_waiting()
+        return None
+
+    def do_session(self, header: dict[str, Any], body: bytes) -> Any:
+        sandbox = self._sandbox(header)
+        if not _are_words(header["argv"]):
+            return _not_started(f"{header['argv'][0]}: a word holds a null or half a character\n")
+        if sandbox.sessions is None:
+            sandbox.sessions = Sessions(lambda shell, first: self._shell(sandbox, shell, first), self._reply)
+        sandbox.sessions.ask(header)
         return None
 
     def _sandbox(self, header: dict[str, Any]) -> Sandbox:
@@ -232,8 +273,12 @@ class Server:
     # --- commands ---------------------------------------------------------------------------------------------
 
     def _start_waiting(self) -> None:
-        while self.waiting and (self.idle or self.slots < self.settings["commands"]):
-            sandbox, header, stdin, number = self.waiting.popleft()
+        while self.idle or self.slots < self.settings["commands"]:
+            entry = next((entry for entry in self.waiting if not entry[0].paused_s), None)
+            if entry is None:
+                return
+            self.waiting.remove(entry)
+            sandbox, header, stdin, number = entry
             try:
                 slot = self.idle.pop() if self.idle else self._new_slot()
             except OSError as error:
@@ -242,9 +287,12 @@ class Server:
             self._start(sandbox, slot, header, stdin)
 
     def _new_slot(self) -> Slot:
-        slot = Slot(self.slots, self.groups, self.settings["bwrap"])
+        slot = self._slot()
         self.slots += 1
         return slot
+
+    def _slot(self) -> Slot:
+        return Slot(next(self.names), self.groups, self.settings["bwrap"])
 
     def _start(self, sandbox: Sandbox, slot: Slot, header: dict[str, Any], stdin: bytes) -> None:
         number = header["n"]
@@ -255,16 +303,35 @@ class Server:
             self._reply(number, {"error": "backend", "message": f"no room for a command: {error}"})
             return
         command = Command(sandbox, slot, header, lambda reply, data=b"": self._reply(number, reply, data))
-        self.running.add(command)
-        self._watch(slot.channel, lambda: self._from_slot(command))
-        for stream in command.streams:
-            self._watch(stream.fd, self._drainer(stream))
+        self._watch_command(command)
         try:
             command.start(room, header, stdin)
         except OSError as error:
             self._unwatch(command)
             command.refused(error.errno or 0)
             self._over(command, dead=True)
+
+    def _shell(self, sandbox: Sandbox, shell: Shell, first: dict[str, Any]) -> Command:
+        """A session's shell has a slot of its own: it may live long, and others must not wait for it."""
+        room, slot = self._room(sandbox), self._slot()
+        request = {**first, "argv": WORDS, "output_bytes": 0}
+        command = Command(sandbox, slot, request, lambda reply, data=b"": shell.ended(reply, data), shell)
+        self._watch_command(command)
+        self._watch(shell.fd, self._drainer(shell.fd, shell.heard))
+        try:
+            command.start(room, request, shell.theirs)
+        except OSError:
+            self._unwatch(command)
+            command.close()
+            self._over(command, dead=True)
+            raise
+        return command
+
+    def _watch_command(self, command: Command) -> None:
+        self.running.add(command)
+        self._watch(command.slot.channel, lambda: self._from_slot(command))
+        for stream in command.streams:
+            self._watch(stream.fd, self._drainer(stream.fd, stream.drain))
 
     def _room(self, sandbox: Sandbox) -> Room:
         if sandbox.room is None:
@@ -274,15 +341,16 @@ class Server:
     def _watch(self, source: Any, action: Callable[[], None]) -> None:
         self.selector.register(source, selectors.EVENT_READ, action)
 
-    def _drainer(self, stream: Stream) -> Callable[[], None]:
+    def _drainer(self, fd: int, goes_on: Callable[[], bool]) -> Callable[[], None]:
         def drain() -> None:
-            if not stream.drain():
-                self.selector.unregister(stream.fd)
+            if not goes_on():
+                self.selector.unregister(fd)
 
         return drain
 
     def _unwatch(self, command: Command) -> None:
-        for source in (command.slot.channel.fileno(), *(stream.fd for stream in command.streams)):
+        shell = [command.shell.fd] if command.shell else []
+        for source in (command.slot.channel.fileno(), *shell, *(stream.fd for stream in command.streams)):
             if source in self.selector.get_map():
                 self.selector.unregister(source)
 
@@ -304,7 +372,9 @@ class Server:
 
     def _over(self, command: Command, dead: bool) -> None:
         self.running.discard(command)
-        if dead:
+        if command.shell:
+            command.slot.close()
+        elif dead:
             command.slot.close()
             self.slots -= 1
         else:
@@ -314,6 +384,10 @@ class Server:
             sandbox.close()
             self._reply(sandbox.destroyed_by, {})
         self._start_waiting()
+
+
+def _are_words(argv: list[str]) -> bool:
+    return all("\0" not in word and files.is_text(word) for word in argv)
 
 
 def _not_started(text: str) -> tuple[dict[str, Any], bytes]:

@@ -20,10 +20,13 @@ from contextlib import suppress
 from typing import Any
 
 from composer_envkit.agent import files
+from composer_envkit.agent.sessions import WORDS, Sessions, Shell
 from composer_plugin_microvm.guest import changes, system, wire
 from composer_plugin_microvm.guest.commands import FLUSH_S, PATH, Command
 from composer_plugin_microvm.guest.line import Line
 
+LONGEST_S = 3600.0
+"""A session's shell is not late for as good as ever, which is more than a wait may be long."""
 HOLD_S = 1.0
 """How long the host may take to hear what was said before `hold`."""
 Reply = tuple[dict[str, Any], bytes]
@@ -42,6 +45,9 @@ class Agent:
         self.known: dict[str, changes.Known] = {}
         self.limits: dict[str, Any] = {}
         self.leaving: list[Command] = []
+        self.sessions = self._new_sessions()
+        self.paused_s = 0.0
+        """When the host began to stop the machine; 0 while it runs."""
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -64,17 +70,22 @@ class Agent:
     def _patience(self) -> float | None:
         if self.leaving:
             return 0.01
-        due = [command.deadline for command in self.commands.values() if not command.timed_out]
-        if any(stream.kept for command in self.commands.values() for stream in command.streams):
+        due = [command.deadline for command in self._timed()]
+        if any(stream.kept for command in self.commands.values() if not command.shell for stream in command.streams):
             due.append(time.monotonic() + FLUSH_S)
-        return max(0.0, min(due) - time.monotonic()) if due else None
+        return min(max(0.0, min(due) - time.monotonic()), LONGEST_S) if due else None
+
+    def _timed(self) -> list[Command]:
+        """Whose time runs."""
+        return [] if self.paused_s else [command for command in self.commands.values() if not command.timed_out]
 
     def _tick(self) -> None:
         now = time.monotonic()
-        for command in self.commands.values():
-            if command.deadline <= now and not command.timed_out:
+        for command in self._timed():
+            if command.deadline <= now:
                 command.timed_out = True
                 command.kill()
+        for command in self.commands.values():
             command.flush(now)
         self.leaving = [command for command in self.leaving if not command.group.remove()]
 
@@ -118,11 +129,16 @@ class Agent:
             for command in [command for command in self.commands.values() if command.pid == pid]:
                 self._over(command, status)
 
+    def _unwatch(self, fd: int) -> None:
+        if fd in self.selector.get_map():
+            self.selector.unregister(fd)
+
     def _over(self, command: Command, status: int) -> None:
+        if command.shell:
+            self._unwatch(command.shell.fd)
         command.ended(status)
         for stream in command.streams:
-            if stream.fd in self.selector.get_map():
-                self.selector.unregister(stream.fd)
+            self._unwatch(stream.fd)
         command.close()
         del self.commands[command.number]
         if not command.group.remove():
@@ -147,12 +163,27 @@ class Agent:
         """A clone becomes itself; commands that its parent ran end, unless they belong to what was captured."""
         system.adopt(header["generation"], header["time_s"], body)
         if not header["running"]:
+            self.sessions.close()
+            self.sessions.reply = lambda number, header, data: None
+            self.sessions = self._new_sessions()
             for command in list(self.commands.values()):
                 command.send = _silent
                 command.kill()
             self.line.drop()
         self.line.silent = False
         return {"generation": header["generation"], "time_s": time.time()}, b""
+
+    def do_pause(self, header: dict[str, Any], body: bytes) -> Reply:
+        self.paused_s = self.paused_s or time.monotonic()
+        return {}, b""
+
+    def do_resume(self, header: dict[str, Any], body: bytes) -> Reply:
+        """The time in between does not count for commands, and the clock goes right again."""
+        for command in self.commands.values():
+            command.deadline += time.monotonic() - (self.paused_s or time.monotonic())
+        self.paused_s = 0.0
+        time.clock_settime(time.CLOCK_REALTIME, header["time_s"])
+        return {}, b""
 
     def do_settle(self, header: dict[str, Any], body: bytes) -> Reply:
         """The machine becomes a template: files of the workspace, limits, environment."""
@@ -186,26 +217,51 @@ class Agent:
 
     def do_exec(self, header: dict[str, Any], body: bytes) -> Reply | None:
         """Words and environment stand before the input, with their length: they may be longer than a header."""
-        cwd = files.open_folder(self.root, header["cwd"])
         argv, env = json.loads(body[: header["words"]])
-        command = Command(header, self.limits, self._send)
         try:
-            command.start(argv, {**self.limits["env"], **env}, body[header["words"] :], cwd, self.limits["file_bytes"])
+            self._start(header, argv, env, body[header["words"] :])
         except (OSError, ValueError) as error:
+            return _not_started(argv[0], error)
+        return None
+
+    def _start(self, request: dict[str, Any], argv: list[str], env: dict[str, str], stdin: bytes | int) -> Command:
+        """Raises Refused; OSError where there is no room for a process, ValueError where a word is no text."""
+        cwd = files.open_folder(self.root, request["cwd"])
+        command = Command(request, self.limits, self._send)
+        try:
+            command.start(argv, {**self.limits["env"], **env}, stdin, cwd, self.limits["file_bytes"])
+        except (OSError, ValueError):
             command.close()
             command.group.remove()
-            return _not_started(argv[0], error)
+            raise
         finally:
             os.close(cwd)
         self.commands[command.number] = command
         for stream in command.streams:
-            self.selector.register(stream.fd, selectors.EVENT_READ, self._drainer(stream))
+            self.selector.register(stream.fd, selectors.EVENT_READ, self._drainer(stream.fd, stream.drain))
+        return command
+
+    def do_session(self, header: dict[str, Any], body: bytes) -> Reply | None:
+        """Words and environment are the body."""
+        argv, env = json.loads(body)
+        if not all("\0" not in word and files.is_text(word) for word in argv):
+            return _not_started(argv[0], ValueError("a word holds a null or half a character"))
+        self.sessions.ask({**header, "argv": argv, "env": env})
         return None
 
-    def _drainer(self, stream: Any) -> Callable[[], None]:
+    def _new_sessions(self) -> Sessions:
+        return Sessions(self._shell, lambda number, header, data: self._send({"n": number, **header}, data))
+
+    def _shell(self, shell: Shell, first: dict[str, Any]) -> Command:
+        command = self._start({**first, "cwd": "", "output_bytes": 0}, list(WORDS), first["env"], shell.theirs)
+        command.shell = shell
+        self.selector.register(shell.fd, selectors.EVENT_READ, self._drainer(shell.fd, shell.heard))
+        return command
+
+    def _drainer(self, fd: int, goes_on: Callable[[], bool]) -> Callable[[], None]:
         def drain() -> None:
-            if not stream.drain():
-                self.selector.unregister(stream.fd)
+            if not goes_on():
+                self.selector.unregister(fd)
 
         return drain
 

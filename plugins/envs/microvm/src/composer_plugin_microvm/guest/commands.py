@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from composer_envkit.agent import linux
+from composer_envkit.agent.sessions import Shell
 from composer_envkit.agent.streams import Stream, source
 from composer_plugin_microvm.guest import OWNER
 from composer_plugin_microvm.guest.groups import Group, put
@@ -34,7 +35,9 @@ Send = Callable[[dict[str, Any], bytes], None]
 
 
 class Command:
-    """A started command; `send` takes what it prints, and once how it ended."""
+    """A started command; `send` takes what it prints, and once how it ended. With `shell` it is a session's."""
+
+    shell: Shell | None = None
 
     def __init__(self, request: dict[str, Any], limits: dict[str, Any], send: Send) -> None:
         self.number: int = request["n"]
@@ -43,10 +46,11 @@ class Command:
         self.deadline = self.flushed + request["timeout_s"]
         self.pid = -1
         self.timed_out = self.killed = False
+        self.kills = 0
         self.group = Group(f"c{self.number}", limits["memory_bytes"], limits["processes"])
-        self.streams = Stream(request["output_bytes"]), Stream(request["output_bytes"])
+        self.streams = self.out, self.err = Stream(request["output_bytes"]), Stream(request["output_bytes"])
 
-    def start(self, argv: list[str], env: dict[str, str], stdin: bytes, cwd: int, file_bytes: int) -> None:
+    def start(self, argv: list[str], env: dict[str, str], stdin: bytes | int, cwd: int, file_bytes: int) -> None:
         """Raises OSError where there is no room for a process, ValueError where a word is no text."""
         given = source(stdin)
         out, err = (stream.theirs for stream in self.streams)
@@ -61,7 +65,9 @@ class Command:
                 os.close(fd)
 
     def flush(self, now: float) -> None:
-        """Send what was printed, in few frames."""
+        """Send what was printed, in few frames; a session's results travel whole."""
+        if self.shell:
+            return
         held = max(len(stream.kept) for stream in self.streams)
         if held >= FLUSH_BYTES or (held and now - self.flushed >= FLUSH_S):
             self._flush(now)
@@ -77,6 +83,11 @@ class Command:
         self.killed = True
         self.group.kill()
 
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel killed in its group for memory since this was asked last."""
+        before, self.kills = self.kills, self.group.out_of_memory()
+        return self.kills > before
+
     def ended(self, wait_status: int) -> None:
         """Its first process is gone: end the others, and tell how it went."""
         self.group.kill()
@@ -85,17 +96,21 @@ class Command:
         code = os.waitstatus_to_exitcode(wait_status)
         if self.timed_out:
             end: dict[str, Any] = {"status": "timeout"}
-        elif code and self.group.out_of_memory():
+        elif code and self.ran_out_of_memory():
             end = {"status": "oom"}
         elif code < 0:
             end = {"status": "signaled", "signal": -code}
         else:
             end = {"status": "exited", "exit_code": code}
         out, err = self.streams
-        if len(out.kept) + len(err.kept) > MAX_BODY:
+        if len(out.kept) + len(err.kept) > MAX_BODY and not self.shell:
             self._flush(time.monotonic())
-        counts = {"stdout_bytes": out.total, "stderr_bytes": err.total, "split": len(out.kept)}
-        self.send({"n": self.number, **end, **counts}, _popped(out) + _popped(err))
+        end |= {"stdout_bytes": out.total, "stderr_bytes": err.total, "split": len(out.kept)}
+        data = bytes(out.kept + err.kept)
+        if self.shell:
+            self.shell.ended(end, data)
+        else:
+            self.send({"n": self.number, **end}, data)
 
     def close(self) -> None:
         for stream in self.streams:

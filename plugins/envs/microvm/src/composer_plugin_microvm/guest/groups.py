@@ -46,10 +46,11 @@ class Group:
         """The calling process enters."""
         put(f"{self.path}/cgroup.procs", "0")
 
-    def out_of_memory(self) -> bool:
+    def out_of_memory(self) -> int:
+        """Processes that the kernel has killed in it for want of memory."""
         with open(f"{self.path}/memory.events") as file:
             rows = dict(line.split() for line in file)
-        return int(rows.get("oom_kill", "0")) > 0
+        return int(rows.get("oom_kill", "0"))
 
     def kill(self) -> None:
         put(f"{self.path}/cgroup.kill", "1")

@@ -1,13 +1,17 @@
-"""Whose child is whose, and how a whole tree of processes is killed however fast it grows."""
+"""Whose child is whose, and how a whole tree of processes is killed or stopped however fast it grows."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 ROUNDS = 200
 """Looks at the process table until a tree holds still; far more than any pids limit lets it grow."""
+STOP_S = 2.0
+"""How long a tree may take to stop: a process in the middle of a read or write does so at its end."""
 
 
 def descendants(root: int) -> dict[int, str]:
@@ -46,7 +50,31 @@ def kill_below(root: int) -> bool:
     return False
 
 
-def _send(pids: list[int], number: int) -> None:
+def stop(root: int) -> set[int]:
+    """Stop a process and everything below it; who was stopped, for `go_on`. Raises OSError if that cannot be done.
+
+    Its parent must not be able to let it go on.
+    """
+    stopped, end = {root}, time.monotonic() + STOP_S
+    _send([root], signal.SIGSTOP)
+    while True:
+        running = [pid for pid, state in descendants(root).items() if state not in "Tt"]
+        if not running:
+            return stopped
+        if time.monotonic() > end:
+            go_on(stopped)
+            raise OSError(f"{len(running)} processes do not stop")
+        stopped.update(running)
+        _send(running, signal.SIGSTOP)
+        time.sleep(0.0005)
+
+
+def go_on(stopped: Iterable[int]) -> None:
+    """Let what was stopped run; what had been stopped before stays so."""
+    _send(stopped, signal.SIGCONT)
+
+
+def _send(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
