@@ -53,10 +53,11 @@ class Assembly:
     registry: Registry
     run_dir: Path
     emit: Callable[[Event], None] = lambda event: None
+    elsewhere: Mapping[str, Any] = Factory(dict)
+    """Stand-ins by name for samplers that live in other processes; who gives them closes them."""
     choices: Choices = field(init=False)
     """What is built here."""
     _built: dict[str, Any] = Factory(dict)
-    """By kind; what is given here (`built`) stands in for the run's own component, and its giver closes it."""
     _order: list[tuple[Entry, Any]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
@@ -160,8 +161,10 @@ class Assembly:
 
     def _samplers(self) -> dict[str, Any]:
         """By the names that stages and evaluations call them: "policy", and the keys of [samplers]."""
-        found = self.choices.chosen("samplers")
-        return {_sampler_name(one): self._edge(one, one.entry.spec.factory) for one in found}  # type: ignore[attr-defined]
+        found: dict[str, Any] = {_sampler_name(one): one for one in self.choices.chosen("samplers")}
+        return {
+            name: self.elsewhere.get(name) or self._edge(one, one.entry.spec.factory) for name, one in found.items()
+        }
 
     def _sandboxes(self) -> Sandboxes:
         one = self.choices.one("sandboxes")
@@ -282,9 +285,11 @@ def reopen(
     plugins: Sequence[Mapping[str, str]],
     process: ProcessView,
     emit: Callable[[Event], None] = lambda event: None,
-    built: Mapping[str, Any] | None = None,
+    samplers: Mapping[str, Any] | None = None,
 ) -> Assembly:
-    """A run's assembly in another process, from its config.json and `Plugins.manifest`; `built` replaces components.
+    """A run's assembly in another process, from its config.json and `Plugins.manifest`.
+
+    `samplers` are stand-ins, by name, for those that live in other processes.
 
     Raises:
         PluginError: a plugin is missing here, or not the one that the run was started with.
@@ -292,7 +297,7 @@ def reopen(
     loaded = load_manifest(plugins)
     loaded.process_start(process)
     resolved = restructure(config, process.run_dir / "config.json")
-    return Assembly(resolved, loaded.registry, process.run_dir, emit, dict(built or {}))
+    return Assembly(resolved, loaded.registry, process.run_dir, emit, samplers or {})
 
 
 def _sampler_name(one: Chosen) -> str:

@@ -1,0 +1,212 @@
+"""The controller's side: where an episode runs, which replica it asks, and what becomes of it when a process vanishes.
+
+The loop, the ledger and the commits stay in the controller and know nothing of this. `dispatch` decides who gets an
+episode, `pool` keeps the processes there; what was under way in one that vanishes is void for "lost", and the ledger
+asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from composer_core import BuildContext
+from composer_core.episode import fault_of
+from composer_core.errors import ComposerError, SandboxError, WorkLost
+from composer_core.events import FaultRecorded
+from composer_core.protocols import Trainer
+from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Verdict, WeightsRef
+from composer_plugin_ray.blueprint import Blueprint
+from composer_plugin_ray.cluster import Cluster
+from composer_plugin_ray.config import RayConfig
+from composer_plugin_ray.dispatch import Dispatch, Placement
+from composer_plugin_ray.figures import Figures
+from composer_plugin_ray.line import Line, copy_of
+from composer_plugin_ray.pool import Pool, Restarts, together
+from composer_plugin_ray.ranks import TrainerGroup
+from composer_plugin_ray.remote import Remote, start
+from composer_plugin_ray.replica import SamplerReplica
+from composer_plugin_ray.turns import Turns
+from composer_plugin_ray.worker import RolloutWorker
+
+
+class RayExecutor:
+    """`protocols.Executor` over actors; the owner of their pools."""
+
+    def __init__(self, config: RayConfig, build: BuildContext) -> None:
+        self._config, self._build = config, build
+        self._cluster = Cluster(config)
+        restarts = Restarts(config.restarts_per_hour)
+        self._replicas = Pool("replica", config.sampler_replicas, self, restarts)
+        self._workers = Pool("worker", config.workers, self, restarts)
+        self._lines: dict[str, Line] = {}
+        self._dispatch, self._turns, self._in_flight = Dispatch(), Turns(), 0
+        self._weights: WeightsRef | None = None
+        self._trainer: TrainerGroup | None = None
+        self._broken: ComposerError | None = None
+        self._figures = Figures(build.emit)
+        self._counts: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        await self._cluster.open()
+        self._blueprint = Blueprint.of(self._build)
+        await together([self._replicas.open(), self._workers.open()])
+
+    def trainer(self) -> Trainer:
+        if self._trainer is None:
+            self._trainer = TrainerGroup(self._config, self._blueprint)
+        return self._trainer
+
+    # --- processes ---
+
+    async def ready(self, pool: Pool, name: str, place: int) -> Remote:
+        if pool is self._workers:
+            what = (RolloutWorker, self._blueprint, place, name, self._config.episodes_per_worker)
+            return await self._started(name, {"num_cpus": self._config.worker_cpus}, *what)
+        resources = {"num_cpus": self._config.replica_cpus, "num_gpus": self._config.replica_gpus}
+        remote = await self._started(name, resources, SamplerReplica, self._blueprint, place)
+        seen = None
+        while seen is not self._weights:  # also those that were published while it loaded
+            seen = self._weights
+            await self._load(remote)
+        return remote
+
+    async def _started(self, name: str, resources: Mapping[str, float], make: Callable[..., Any], *args: Any) -> Remote:
+        remote = start(name, resources, make, *args)
+        try:
+            async with asyncio.timeout(self._config.start_timeout_s):
+                await remote.call("start")
+        except TimeoutError:
+            remote.kill()
+            raise late(name, self._config.start_timeout_s) from None
+        except BaseException:
+            remote.kill()
+            raise
+        return remote
+
+    async def joined(self, pool: Pool, remote: Remote) -> None:
+        """Workers know every replica before it serves."""
+        if pool is self._workers:
+            await remote.call("use", dict(self._replicas.members))
+            note = self._figures.worker(remote.name)
+            self._lines[remote.name] = Line("controller", lambda batch: remote.call("exchange", batch), note)
+            self._dispatch.workers.add(remote.name)
+        else:
+            await self._workers.ask("use", dict(self._replicas.members))
+            self._dispatch.replicas.add(remote.name)
+        self._turns.all()
+
+    async def vanished(self, pool: Pool, name: str, error: WorkLost) -> None:
+        self._counts["processes_lost"] += 1
+        self._build.emit(FaultRecorded(fault=fault_of("host", error, "ray/ray")))
+        if pool is self._workers:
+            self._dispatch.workers.remove(name)
+            await self._lines.pop(name).close()
+            await self._replicas.ask("forget", name)
+        else:
+            self._dispatch.replicas.remove(name)
+            await self._workers.ask("use", dict(self._replicas.members))
+
+    def failed(self, error: ComposerError) -> None:
+        self._broken = error
+        self._turns.all()
+
+    # --- episodes ---
+
+    def places(self) -> int:
+        return max(1, len(self._dispatch.workers) * self._config.episodes_per_worker)
+
+    async def submit(self, request: EpisodeRequest) -> EpisodeResult:
+        """Raises ComposerError when no more processes are started."""
+        placement = await self._placement(request.group)
+        try:
+            result = await self._run(request, placement)
+            if result.verdict.lost:  # whoever vanished serves no more when the ledger asks again
+                await self._workers.check(placement.worker.name)
+                await self._replicas.check(placement.replica.name)
+            return result
+        finally:
+            self._dispatch.ended(placement)
+            self._in_flight -= 1
+            self._turns.next()
+
+    async def _placement(self, group: str) -> Placement:
+        while True:
+            if self._broken:
+                raise copy_of(self._broken)
+            if len(self._dispatch.workers) and len(self._dispatch.replicas) and self._in_flight < self.places():
+                self._in_flight += 1
+                return self._dispatch.place(group)
+            await self._turns.wait()
+
+    async def _run(self, request: EpisodeRequest, placement: Placement) -> EpisodeResult:
+        line = self._lines[placement.worker.name]
+        try:
+            async with asyncio.timeout(self._config.episode_timeout_s):
+                found: EpisodeResult = await line.call("run", request, placement.replica.name)
+                return found
+        except TimeoutError:
+            error = SandboxError(f"the episode has not ended within {self._config.episode_timeout_s:g} s")
+            return void(request, "host", error)
+        except WorkLost as error:
+            return void(request, "lost", error)
+        except ComposerError as error:
+            return void(request, "host", error)
+
+    # --- weights ---
+
+    async def publish(self, weights: WeightsRef) -> None:
+        self._weights = weights
+        await asyncio.gather(*(self._swap(remote) for remote in tuple(self._replicas.members.values())))
+
+    async def _swap(self, remote: Remote) -> None:
+        """A replica that takes too long is killed; one that vanishes is started anew with the weights of then."""
+        try:
+            await self._load(remote)
+        except TimeoutError:
+            remote.kill()
+        except WorkLost:
+            pass
+
+    async def _load(self, remote: Remote) -> None:
+        if self._weights:
+            path = self._blueprint.run_dir / self._weights.uri
+            async with asyncio.timeout(self._config.publish_timeout_s):
+                await remote.call("load", self._weights, path)
+
+    # --- the end ---
+
+    def stats(self) -> Mapping[str, float]:
+        return {**self._figures.stats(), **{name: float(count) for name, count in self._counts.items()}}
+
+    async def close(self) -> None:
+        """Sandboxes first, so workers before all."""
+        for line in self._lines.values():
+            await line.close()
+        timeout_s = self._config.close_timeout_s
+        await self._workers.close(timeout_s)
+        await self._replicas.close(timeout_s)
+        if self._trainer:
+            await self._trainer.end(timeout_s)
+        await self._cluster.close()
+
+
+def late(name: str, timeout_s: float) -> ComposerError:
+    return ComposerError(
+        f"{name} was not ready within {timeout_s:g} s",
+        who="ray/ray",
+        found="Ray has no room for it, or it is slow to start",
+        fix="give the cluster more cores, or executor.start_timeout_s more time",
+    )
+
+
+def void(request: EpisodeRequest, cause: str, error: ComposerError) -> EpisodeResult:
+    """An episode that left nothing behind."""
+    verdict = Verdict(Outcome.VOID, cause)
+    return EpisodeResult(request.key, request.group, None, verdict, faults=(fault_of(cause, error, "ray/ray"),))
+
+
+def build(config: RayConfig, context: BuildContext) -> RayExecutor:
+    return RayExecutor(config, context)

@@ -1,0 +1,161 @@
+"""Processes of one sort: so many places, each held by a process that is started anew when it vanishes.
+
+Whoever vanishes is noticed at once, by a call that only its end answers. Starting anew is bounded by the hour: a
+process that dies whenever it is used would otherwise turn a mistake into a run that never ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from attrs import Factory, define
+
+from composer_core.errors import ComposerError, WorkLost
+from composer_plugin_ray.remote import Remote
+
+HOUR_S = 3600.0
+
+
+@define
+class Restarts:
+    """How many processes of a run were lost lately."""
+
+    most: int
+    clock: Callable[[], float] = time.monotonic
+    _times: deque[float] = Factory(deque)
+
+    def spend(self, lost: Exception) -> None:
+        """Allow one more start.
+
+        Raises:
+            ComposerError: too many within an hour.
+        """
+        now = self.clock()
+        while self._times and now - self._times[0] > HOUR_S:
+            self._times.popleft()
+        self._times.append(now)
+        if len(self._times) > self.most:
+            raise ComposerError(
+                f"{len(self._times)} processes of the run were lost within an hour",
+                who="ray/ray",
+                found=str(lost).replace("\n", ";"),
+                expected=f"at most {self.most} (executor.restarts_per_hour)",
+                fix="see what ends them (memory, a crash in a library), then resume",
+            )
+
+
+class Owner(Protocol):
+    """Who uses the members."""
+
+    async def ready(self, pool: Pool, name: str, place: int) -> Remote:
+        """Start a process of that name; return when it can serve."""
+        ...
+
+    async def joined(self, pool: Pool, remote: Remote) -> None:
+        """It serves as soon as this returns."""
+        ...
+
+    async def vanished(self, pool: Pool, name: str, error: WorkLost) -> None:
+        """It serves no more."""
+        ...
+
+    def failed(self, error: ComposerError) -> None:
+        """No more processes are started."""
+        ...
+
+
+@define(eq=False)
+class Pool:
+    """Members by name, such as replica-0.2: the process that was started third at place 0; single-use."""
+
+    sort: str
+    size: int
+    owner: Owner
+    restarts: Restarts
+    members: dict[str, Remote] = Factory(dict)
+    _started: int = 0
+    _watches: set[asyncio.Task[None]] = Factory(set)
+
+    async def open(self) -> None:
+        """All places filled.
+
+        Raises:
+            ComposerError: a process could not be started.
+        """
+        await together([self._fill(place) for place in range(self.size)])
+
+    async def _fill(self, place: int) -> None:
+        name = f"{self.sort}-{place}.{self._started}"
+        self._started += 1
+        remote = self.members[name] = await self.owner.ready(self, name, place)
+        await self.owner.joined(self, remote)
+        watch = asyncio.create_task(self._watch(place, remote))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+
+    async def _watch(self, place: int, remote: Remote) -> None:
+        """Replace a member when it vanishes."""
+        error = await remote.gone()
+        while True:
+            await self._drop(remote, error)
+            try:
+                self.restarts.spend(error)
+                return await self._fill(place)
+            except WorkLost as again:  # it vanished while it started
+                error = again
+            except ComposerError as why:
+                return self.owner.failed(why)
+
+    async def _drop(self, remote: Remote, error: WorkLost) -> None:
+        if self.members.pop(remote.name, None):
+            await self.owner.vanished(self, remote.name, error)
+
+    async def check(self, name: str) -> None:
+        """A member that has vanished serves no more, from now on: its watch may not have been told yet."""
+        if remote := self.members.get(name):
+            try:
+                await remote.pid()
+            except WorkLost as error:
+                await self._drop(remote, error)
+
+    async def ask(self, method: str, *args: Any) -> None:
+        """Ask every member; who vanishes meanwhile needs no answer."""
+        asked = (remote.call(method, *args) for remote in tuple(self.members.values()))
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(error, BaseException) and not isinstance(error, WorkLost):
+                raise error
+
+    async def close(self, timeout_s: float) -> None:
+        """Members put away what they hold, or are killed when that takes too long."""
+        await cancel(tuple(self._watches))
+        members, self.members = self.members, {}
+        await asyncio.gather(*(end(remote, timeout_s) for remote in members.values()))
+
+
+async def end(remote: Remote, timeout_s: float) -> None:
+    """Ask a process to close, and end it."""
+    with contextlib.suppress(ComposerError, TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await remote.call("close")
+    remote.kill()
+
+
+async def together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """All of it, or the first error and none of the rest."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await cancel(tasks)
+
+
+async def cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,124 @@
+"""The trainer as a group of processes: every rank is asked for everything, rank 0 answers.
+
+What a rank does with its share of a batch is the trainer's business; the environment that torch.distributed reads is
+set before anything imports torch. Nothing is started anew here: what is in the weights since the last commit is gone
+with a rank, so its loss ends the run, and a resumed run goes on from that commit. No Ray here but through `remote`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from composer_core import Column
+from composer_core.errors import TrainerError, WorkLost
+from composer_core.protocols import Trainer
+from composer_core.types import StepStats, TrainBatch
+from composer_plugin_ray.blueprint import Blueprint
+from composer_plugin_ray.config import RayConfig
+from composer_plugin_ray.pool import end
+from composer_plugin_ray.remote import Remote, start
+
+
+class TrainerRank:
+    """One rank: the run's trainer in a process of its own."""
+
+    def __init__(self, blueprint: Blueprint, rank: int, ranks: int) -> None:
+        self._blueprint, self._rank, self._ranks = blueprint, rank, ranks
+
+    async def address(self) -> tuple[str, int]:
+        """Host and a free port of rank 0, where the others will find it."""
+        host = socket.gethostbyname(socket.gethostname())
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return host, int(probe.getsockname()[1])
+
+    async def start(self, address: tuple[str, int]) -> None:
+        if self._ranks > 1:
+            host, port = address
+            os.environ |= {
+                "MASTER_ADDR": host,
+                "MASTER_PORT": str(port),
+                "WORLD_SIZE": str(self._ranks),
+                "RANK": str(self._rank),
+                "LOCAL_RANK": str(self._rank),
+            }
+        await asyncio.to_thread(self._build)
+
+    def _build(self) -> None:
+        self._assembly = self._blueprint.open("trainer", self._rank, lambda event: None)
+        self._trainer: Trainer = self._assembly.get("trainers")
+
+    async def ask(self, method: str, args: tuple[Any, ...]) -> Any:
+        found = await getattr(self._trainer, method)(*args)
+        return found if self._rank == 0 else None
+
+    async def close(self) -> None:
+        await self._assembly.close()
+
+
+class TrainerGroup:
+    """`protocols.Trainer` of the controller. The ranks start at once, and whatever is asked first waits for them."""
+
+    def __init__(self, config: RayConfig, blueprint: Blueprint) -> None:
+        self._config, self._blueprint = config, blueprint
+        self._remotes: list[Remote] = []
+        self._started = asyncio.ensure_future(self._start())
+
+    async def _start(self) -> None:
+        ranks = self._config.trainer_ranks
+        resources = {"num_cpus": self._config.rank_cpus, "num_gpus": self._config.rank_gpus}
+        for rank in range(ranks):
+            self._remotes.append(start(f"rank-{rank}", resources, TrainerRank, self._blueprint, rank, ranks))
+        async with asyncio.timeout(self._config.start_timeout_s):
+            address = await self._remotes[0].call("address")
+            await asyncio.gather(*(remote.call("start", address) for remote in self._remotes))
+
+    async def _all(self, method: str, *args: Any) -> Any:
+        try:
+            await asyncio.shield(self._started)
+            asked = [asyncio.ensure_future(rank.call("ask", method, args)) for rank in self._remotes]
+            try:
+                return (await asyncio.gather(*asked))[0]
+            finally:
+                for one in asked:
+                    one.cancel()
+        except WorkLost as error:
+            raise TrainerError(
+                f"a process of the trainer vanished during {method!r}",
+                found=error.message,
+                fix="resume the run; it goes on from its last commit",
+            ) from error
+
+    async def begin(self, stage: str, settings: Any) -> None:
+        await self._all("begin", stage, settings)
+
+    async def step(self, batch: TrainBatch) -> StepStats:
+        found: StepStats = await self._all("step", batch)
+        return found
+
+    async def save(self, folder: Path) -> None:
+        await self._all("save", folder)
+
+    async def load(self, folder: Path) -> None:
+        await self._all("load", folder)
+
+    async def export(self, path: Path) -> None:
+        await self._all("export", path)
+
+    async def logprobs(self, batch: TrainBatch) -> list[Column]:
+        found: list[Column] = await self._all("logprobs", batch)
+        return found
+
+    async def close(self) -> None:
+        """Its processes are the executor's to end."""
+
+    async def end(self, timeout_s: float) -> None:
+        """End the ranks, whatever became of their start."""
+        self._started.cancel()
+        await asyncio.gather(self._started, return_exceptions=True)
+        remotes, self._remotes = self._remotes, []
+        await asyncio.gather(*(end(rank, timeout_s) for rank in remotes))

@@ -1,0 +1,95 @@
+"""The one place that talks to Ray's actors: ours as an actor, a handle of it, and what a vanished one means.
+
+Every class of this plugin is an ordinary one, and `Host` makes any of them an actor. Errors cross as values, since
+Ray would wrap them in classes of its own; what Ray itself raises means that the process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from attrs import frozen
+from ray.exceptions import RayError, RayTaskError
+
+from composer_core.errors import ComposerError, WorkLost
+from composer_plugin_ray.line import portable
+
+CALLS_AT_ONCE = 10_000
+"""Of one actor; every client of it has two exchanges out."""
+
+
+@frozen
+class Raised:
+    """An error on its way home."""
+
+    error: Exception
+
+
+class Host:
+    """An actor around `make(*args)`."""
+
+    def __init__(self, make: Callable[..., Any], *args: Any) -> None:
+        self._made = make(*args)
+
+    async def call(self, method: str, *args: Any) -> Any:
+        try:
+            return await getattr(self._made, method)(*args)
+        except Exception as error:
+            return Raised(portable(error))
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def stay(self) -> None:
+        """Never ends, so whoever waits for it learns at once that this process is gone."""
+        await asyncio.Event().wait()
+
+
+@frozen
+class Remote:
+    """A handle of a `Host`; travels between processes."""
+
+    name: str
+    """For messages: worker-0.1 is the first process at place 0."""
+    actor: Any
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Raises what the method raised, or WorkLost when its process is gone."""
+        found = await self._asked(self.actor.call.remote(method, *args))
+        if isinstance(found, Raised):
+            raise found.error
+        return found
+
+    async def pid(self) -> int:
+        found: int = await self._asked(self.actor.pid.remote())
+        return found
+
+    async def gone(self) -> WorkLost:
+        """Returns when the process is gone."""
+        try:
+            await self._asked(self.actor.stay.remote())
+        except WorkLost as error:
+            return error
+        return WorkLost(f"the process of {self.name} has ended")
+
+    async def _asked(self, ref: Any) -> Any:
+        try:
+            return await ref
+        except RayTaskError as error:
+            raise ComposerError(f"{self.name} broke: {error.cause}", who="ray/ray") from error
+        except RayError as error:
+            text = str(error).partition("\n")[0]
+            raise WorkLost(f"the process of {self.name} is gone", who="ray/ray", found=text) from None
+
+    def kill(self) -> None:
+        ray.kill(self.actor, no_restart=True)
+
+
+def start(name: str, resources: Mapping[str, float], make: Callable[..., Any], *args: Any) -> Remote:
+    """`make(*args)` in a process of its own, somewhere in the cluster."""
+    options = {**resources, "max_concurrency": CALLS_AT_ONCE, "max_restarts": 0}
+    return Remote(name, ray.remote(Host).options(**options).remote(make, *args))
