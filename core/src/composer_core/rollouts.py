@@ -178,7 +178,8 @@ class RlLoop:
     def _submit(self) -> None:
         """Cancel what nobody waits for, and fill the places that are free: nothing queues inside the executor."""
         while self.ledger.abandoned:
-            self._places[self.ledger.abandoned.pop()].cancel()
+            if task := self._places.get(self.ledger.abandoned.pop()):
+                task.cancel()
         free = self.parts.executor.places() - len(self._running)
         for issue in self.ledger.issue(free):
             request = self.parts.request(issue, self._by_id[issue.task_id])
