@@ -1,7 +1,8 @@
 """Matrix products against fp32 sums of the same quantized operands, on a GPU where there is one, else interpreted.
 
 Every route is taken on any machine: which one a device would get is `matmul`'s to say, what each computes is tested
-here.
+here. What a product has no business to read, rows behind the last expert's and weights of experts without rows, is NaN
+in every test.
 """
 
 import mxfp8_cases
@@ -16,9 +17,9 @@ from composer_plugin_mxfp8.ops import Blocks
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROUTINGS = {
-    "ragged": [128, 0, 256, 128, 0],
-    "all to one expert": [0, 0, 256, 0, 0],
-    "one tile": [0, 128, 0, 0, 0],
+    "ragged": [128, 0, 256, 0],
+    "all to one expert": [0, 256, 0],
+    "one tile": [0, 128, 0],
     "no rows but spare ones": [0, 0, 0],
 }
 N, K, SPARE = 96, 160, 128
@@ -28,7 +29,7 @@ LIMIT = {torch.float32: 1e-5, torch.bfloat16: 4e-3}
 
 
 class Operands:
-    """Quantized operands of one routing in all orientations."""
+    """Quantized operands of one routing in all orientations, with NaN in what is not to be read."""
 
     def __init__(self, routing):
         source = torch.Generator().manual_seed(0)
@@ -41,6 +42,12 @@ class Operands:
         x, dy, w = normal(self.used + SPARE, K), normal(self.used + SPARE, N), normal(len(counts), N, K)
         self.x, self.dy, self.w = reference.quantize_rows(x), reference.quantize_rows(dy), weights(w, ROWWISE)
         self.tall, self.x_columns, self.dy_columns = weights(w, COLUMNWISE), columns(x), columns(dy)
+        for data, scale in (self.x, self.dy, self.x_columns, self.dy_columns):
+            data.view(torch.uint8)[self.used :] = NAN_DATA
+            scale[self.used * len(scale) // len(data) :] = NAN_SCALE
+        for data, scale in (self.w, self.tall):
+            data.view(torch.uint8)[counts == 0] = NAN_DATA
+            scale[counts == 0] = NAN_SCALE
 
     def rows(self, y):
         """Without what is undefined."""
@@ -64,7 +71,7 @@ def bf16(blocks, block):
 
 
 def close(ours, theirs, limit=None, name=""):
-    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, name
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype and theirs.isfinite().all(), name
     error = (ours.double() - theirs.double()).norm()
     assert float(error) <= (limit or LIMIT[ours.dtype]) * float(theirs.double().norm()), name
 
@@ -79,8 +86,9 @@ def forward_routes(it, dtype):
     yield "scaled products", blackwell.grouped(*it.x, *it.w, it.ends, True, dtype, small)
 
 
-@pytest.mark.parametrize("dtype", LIMIT)
-@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize(
+    "routing, dtype", [*((routing, torch.float32) for routing in ROUTINGS), ("ragged", torch.bfloat16)]
+)
 def test_every_route_of_the_forward_sums_in_fp32(routing, dtype):
     it = Operands(routing)
     want = it.rows(reference.grouped_mm(it.x, it.w, it.ends, dtype))
@@ -101,30 +109,17 @@ def test_every_route_of_the_gradients_sums_in_fp32(routing):
 
 
 @pytest.mark.parametrize("dtype", LIMIT)
-@pytest.mark.parametrize("few", [0, 1 << 20])
-def test_ops_equal_the_reference_whichever_route_they_take(few, dtype, monkeypatch):
-    monkeypatch.setattr(matmul, "FEW_ROWS", few)
+def test_ops_equal_the_reference_whichever_route_they_take(dtype, monkeypatch):
     it = Operands("ragged")
-    y, want = (it.rows(ops.grouped_mm(it.x, it.w, it.ends, dtype)) for ops in (kernels, reference))
-    close(y, want)
+    for few in (0, 1 << 20):
+        monkeypatch.setattr(matmul, "FEW_ROWS", few)
+        y, want = (it.rows(ops.grouped_mm(it.x, it.w, it.ends, dtype)) for ops in (kernels, reference))
+        close(y, want)
     dx, want = (it.rows(ops.grouped_dgrad(it.dy, it.tall, it.ends, dtype)) for ops in (kernels, reference))
     close(dx, want)
     dw, want = (ops.grouped_wgrad(it.dy_columns, it.x_columns, it.ends, dtype) for ops in (kernels, reference))
     close(dw, want)
     assert not dw[torch.tensor(ROUTINGS["ragged"]) == 0].any()
-
-
-def test_what_lies_in_spare_rows_and_idle_experts_reaches_nothing():
-    it = Operands("ragged")
-    before = [it.rows(y) for _, y in forward_routes(it, torch.bfloat16)]
-    idle = torch.tensor(ROUTINGS["ragged"]) == 0
-    for data in (it.x.data, it.x_columns.data, it.dy_columns.data):
-        data.view(torch.uint8)[it.used :] = NAN_DATA
-    it.w.data.view(torch.uint8)[idle] = NAN_DATA
-    it.w.scale[idle] = NAN_SCALE
-    for clean, (_, y) in zip(before, forward_routes(it, torch.bfloat16), strict=True):
-        assert torch.equal(clean, it.rows(y))
-    assert kernels.grouped_wgrad(it.dy_columns, it.x_columns, it.ends).isfinite().all()
 
 
 def test_a_broken_block_is_nan_in_its_row_alone():
@@ -148,12 +143,14 @@ def test_scales_of_any_size_are_exact():
 )
 @pytest.mark.parametrize("share", [1, 2])
 def test_decoding_equals_the_reference(ids, share):
-    it = Operands("one tile")
+    source = torch.Generator().manual_seed(2)
+    w = weights(torch.randn(5, N, K, generator=source).to(DEVICE), ROWWISE)
+    w.data.view(torch.uint8)[[expert for expert in range(5) if expert not in ids]] = NAN_DATA
     ids_P = torch.tensor(ids, device=DEVICE).repeat_interleave(share)
-    x_MD = torch.randn(len(ids), K, generator=torch.Generator().manual_seed(2)).to(DEVICE, torch.bfloat16)
-    want = reference.decode_mm(x_MD, ids_P, it.w, torch.float32)
-    close(kernels.decode_mm(x_MD, ids_P, it.w, torch.float32), want)
-    close(decode.decode(x_MD, ids_P, *it.w, torch.float32, Tile(64, 32, 64, warps=4)), want)
+    x_MD = torch.randn(len(ids), K, generator=source).to(DEVICE, torch.bfloat16)
+    want = reference.decode_mm(x_MD, ids_P, w, torch.float32)
+    close(kernels.decode_mm(x_MD, ids_P, w, torch.float32), want)
+    close(decode.decode(x_MD, ids_P, *w, torch.float32, Tile(64, 32, 64, warps=4)), want)
 
 
 @pytest.mark.parametrize("ends", [[128, 128, 384], [0, 256, 256], [0, 0, 0]], ids=["ragged", "all to one", "none"])
