@@ -244,6 +244,8 @@ class RlLoop:
         }
 
     def _waits_for(self, oldest: Sequence[Mapping[str, Any]]) -> str:
+        if self.ledger.step >= self.parts.stage.steps:
+            return "nothing: the stage has ended"
         waits = [self._doing] if self._doing else []
         if oldest:
             one = oldest[0]

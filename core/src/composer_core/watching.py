@@ -61,7 +61,7 @@ class Watch:
     async def _tick(self) -> None:
         while True:
             self._tell()
-            await asyncio.sleep(STATUS_S)
+            await asyncio.sleep(min(STATUS_S, self.stall_s / 4 or STATUS_S))
 
     def _tell(self) -> None:
         self._state = self.look()
@@ -110,4 +110,4 @@ def _awaits(task: asyncio.Task[Any]) -> str:
     while frame := getattr(awaited, "cr_frame", None):
         lines.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_qualname}')
         awaited = getattr(awaited, "cr_await", None)
-    return "\n".join([*lines, f"  {awaited!r}" if awaited is not None else "  about to run"])
+    return "\n".join([*lines, f"  {type(awaited).__name__}" if awaited is not None else "  about to run"])
