@@ -35,7 +35,7 @@ class Port(click.ParamType[int]):
 
 
 @click.command(name="top", short_help="Watch a run: slots, versions, staleness, throughput, voids.")
-@click.argument("run_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Print once, as where there is no terminal.")
 @click.option(
     "--web",

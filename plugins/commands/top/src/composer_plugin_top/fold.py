@@ -134,8 +134,7 @@ class Fold:
         self._count_running()
 
     def _count_running(self) -> None:
-        bucket = self.series.at(self.run_s)
-        bucket.running = max(bucket.running or 0, len(self._running))
+        self.series.run(self.run_s, len(self._running))
 
     def _step_ended(self, record: Record) -> None:
         stage = self.stage
@@ -177,6 +176,7 @@ class Fold:
     def _run_ended(self, record: Record) -> None:
         self.status = str(record["status"])
         self._running.clear()
+        self._count_running()
 
 
 def _count(counts: Counter[str], name: str) -> None:

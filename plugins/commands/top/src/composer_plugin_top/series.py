@@ -45,6 +45,8 @@ class Series:
     buckets: list[Bucket] = Factory(list)
     now_s: float = 0.0
     """The latest moment told."""
+    _running: int | None = None
+    """Episodes under way now; None before the first."""
     _recent: deque[tuple[int, Counter[str]]] = field(factory=deque)
     """Counts of each second of the last minute in which something happened."""
 
@@ -57,6 +59,11 @@ class Series:
             setattr(bucket, name, getattr(bucket, name) + amount)
             self._recent[-1][1][name] += amount  # type: ignore[assignment]  # tokens are floats
 
+    def run(self, at_s: float, running: int) -> None:
+        """So many episodes are under way from this moment on."""
+        bucket = self.at(at_s)
+        bucket.running, self._running = max(bucket.running or 0, running), running
+
     def at(self, at_s: float) -> Bucket:
         """The bucket of a moment; earlier than the latest one is taken for that."""
         self.now_s = max(self.now_s, at_s)
@@ -66,8 +73,7 @@ class Series:
             self._widen()
         place = int(self.now_s // self.width_s)
         while len(self.buckets) <= place:
-            running = self.buckets[-1].running if self.buckets else None
-            self.buckets.append(Bucket(running=running))
+            self.buckets.append(Bucket(running=self._running))
         return self.buckets[place]
 
     def _widen(self) -> None:

@@ -41,8 +41,9 @@ def refuse_other(run_dir: Path) -> None:
         ConfigError: it holds no run.
     """
     if not any((run_dir / name).exists() for name in SIGNS):
+        found = "nothing of a run" if run_dir.is_dir() else "a file" if run_dir.exists() else "no such folder"
         fix = "name a folder that `composer-run train` writes or has written, such as runs/<name>"
-        raise ConfigError("no run in this folder", where=str(run_dir), expected="events.jsonl or config.json", fix=fix)
+        raise ConfigError("no run to watch", where=str(run_dir), expected="a run folder", found=found, fix=fix)
 
 
 @define
@@ -64,7 +65,7 @@ class Watch:
         self._tail = Tail(self.run_dir / "events.jsonl")
 
     def look(self, limit_s: float = READ_S) -> dict[str, Any]:
-        """Read what is new, for at most about so long, and draw the picture."""
+        """Read what is new, for about so long, and draw the picture."""
         try:
             self._read(time.monotonic() + limit_s)
         except OSError as error:
@@ -76,7 +77,7 @@ class Watch:
 
     def _read(self, until_s: float) -> None:
         self._problem, self._behind = "", True
-        while time.monotonic() < until_s:
+        while True:
             lines = self._tail.read()
             if self._tail.restarts != self._restarts:
                 self._restarts, self.fold = self._tail.restarts, Fold()
@@ -84,6 +85,8 @@ class Watch:
                 self._behind = False
                 return
             self.fold.add_lines(lines)
+            if time.monotonic() >= until_s:
+                return
 
     # --- the picture --------------------------------------------------------------------------------------------------
 
@@ -145,7 +148,8 @@ class Watch:
             return self.fold.status, ends[self.fold.status], ""
         held = held_here(self.run_dir)
         if age_s is None:
-            return "starting", "warn", "nothing has happened yet"
+            gone = "; no process of this machine holds its lock" if held is False else ""
+            return "starting", "warn", f"nothing has happened yet{gone}"
         if age_s <= QUIET_S:
             return "running", "good", ""
         if held is False:
