@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from composer_envkit.folders import FolderProvider, FolderSandbox
+    from composer_envkit.networks import Network
     from composer_envkit.patience import Patience
     from composer_envkit.processes import Processes
     from composer_envkit.providers import Provider
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FolderProvider",
     "FolderSandbox",
+    "Network",
     "Patience",
     "Processes",
     "Provider",
@@ -30,6 +32,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("FolderProvider", "FolderSandbox"), "folders"),
     **dict.fromkeys(("copy", "lay", "remove"), "workspaces"),
+    "Network": "networks",
     "Patience": "patience",
     "Processes": "processes",
     "Provider": "providers",

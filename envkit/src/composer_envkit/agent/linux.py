@@ -1,7 +1,7 @@
 """The few system calls that Python 3.11 does not offer.
 
-openat2, mount, mount_setattr, open_tree, move_mount, umount2, pivot_root, unshare, setns, prctl, setfsuid, and an ioctl
-for loopback.
+openat2, mount, mount_setattr, open_tree, move_mount, umount2, pivot_root, unshare, setns, prctl, setfsuid, and what is
+needed of sockets, whose module agents do not bring along.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 AT_FDCWD, AT_RECURSIVE, MNT_DETACH = -100, 0x8000, 2
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 AF_UNIX, AF_INET, SOCK_STREAM, SOCK_DGRAM, SOCK_CLOEXEC, SOCK_NONBLOCK = 1, 2, 1, 2, 0x80000, 0x800
-SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+SOL_SOCKET, SO_REUSEADDR, SHUT_WR, SIOCSIFFLAGS, IFF_UP = 1, 2, 1, 0x8914, 1
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_OPENAT2, SYS_MOUNT_SETATTR = 428, 429, 437, 442
 """The same number on every architecture, as of all calls since Linux 5.1."""
 RACES = 64
@@ -97,6 +97,31 @@ def socket_pair() -> tuple[int, int]:
     ends = (ctypes.c_int * 2)()
     checked(libc.socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), "socketpair")
     return ends[0], ends[1]
+
+
+def listen_on_loopback(port: int, backlog: int) -> int:
+    """A listening socket of this network namespace, which no program inherits and nobody waits for."""
+    fd = checked(libc.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket")
+    try:
+        one = ctypes.byref(ctypes.c_int(1))
+        checked(libc.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, one, 4), "setsockopt")
+        address = struct.pack("=H", AF_INET) + struct.pack("!H", port) + bytes((127, 0, 0, 1)) + bytes(8)
+        checked(libc.bind(fd, address, len(address)), f"port {port} of the sandbox's loopback")
+        checked(libc.listen(fd, backlog), "listen")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def accept(fd: int) -> int:
+    """A connection that waits, or -1."""
+    found: int = libc.accept4(fd, None, None, SOCK_CLOEXEC | SOCK_NONBLOCK)
+    return found
+
+
+def shut_for_writing(fd: int) -> None:
+    checked(libc.shutdown(fd, SHUT_WR), "shutdown")
 
 
 def umount(target: str) -> None:

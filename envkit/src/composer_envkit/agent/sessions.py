@@ -25,7 +25,7 @@ from composer_envkit.agent.streams import Stream
 WORDS = ("sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash --noprofile --norc; exec sh")
 """What a session is started with: bash where the sandbox has it, without files of its own."""
 LINE = "command eval {} </dev/null; {{ printf '\\n%s %s\\n' {} $? >&0; }} 2>/dev/null\n"
-"""`command` keeps a shell alive whose `eval` met a mistake (POSIX 2.14), the braces hide the second part from `set -x`."""
+"""`command` keeps a shell alive whose `eval` met a mistake (POSIX 2.14); the braces hide the rest from `set -x`."""
 MOST = 8
 """Sessions of one sandbox."""
 TEXT_BYTES = 96 << 10

@@ -36,7 +36,7 @@ from composer_plugin_docker.images import Images
 from composer_plugin_docker.sandbox import Capture, DockerSandbox, Template
 
 Children = list[Created | Failed]
-ALWAYS = ("isolates", "forks", "snapshots.files", "changes", "sessions", "limits.file_size", "limits.disk")
+ALWAYS = ("isolates", "forks", "snapshots.files", "changes", "sessions", "networks", "limits.file_size", "limits.disk")
 LIMITS = {"limits.memory": "MemoryLimit", "limits.processes": "PidsLimit"}
 """Capability -> what the engine says of itself."""
 OWN = {"HOME": "/tmp", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}

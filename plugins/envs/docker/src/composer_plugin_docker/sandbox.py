@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -17,7 +17,7 @@ from attrs import frozen
 from composer_core.errors import PathError, SandboxError, SandboxGone, SandboxUnreachable
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef, TemplateSpec
 from composer_core.trees import File, Patch
-from composer_envkit import Patience
+from composer_envkit import Network, Patience
 from composer_envkit.agent import frames
 from composer_plugin_docker.channel import Channel, Ended
 from composer_plugin_docker.engine import Engine, Missing
@@ -92,7 +92,7 @@ def options(engine: Engine, template: Template, cpus: float) -> dict[str, Any]:
 
 
 class DockerSandbox:
-    """A `SandboxBackend` with Forks, Changes, Sessions and Pauses."""
+    """A `SandboxBackend` with all optional methods but of memory and leases."""
 
     def __init__(self, provider: DockerProvider, template: Template) -> None:
         self.id = secrets.token_hex(8)
@@ -105,6 +105,7 @@ class DockerSandbox:
         """How its workload ended it."""
         self._judging: asyncio.Task[None] | None = None
         self._patience = Patience()
+        self._network = Network(self._relay)
         self._pausing = asyncio.Lock()
 
     async def start(self, capture: Capture | None) -> None:
@@ -145,7 +146,7 @@ class DockerSandbox:
         return await self._run("session", request, name=name, cwd="")
 
     async def _run(self, op: str, request: ExecRequest, stdin: bytes = b"", **more: str) -> ExecResult:
-        fields = {"argv": request.argv, "env": dict(request.env), **more}
+        fields = {"argv": request.argv, "env": {**self._network.variables, **request.env}, **more}
         limits = {"timeout_s": request.timeout_s, "output_bytes": request.output_bytes}
         try:
             header, body = await self._ask(op, stdin, patience_s=request.timeout_s + GRACE_S, **fields, **limits)
@@ -252,6 +253,25 @@ class DockerSandbox:
         self._patience.resume()
         await self._ask("resume")
 
+    # --- the way out ------------------------------------------------------------------------------------------
+
+    async def set_network(self, allow: Sequence[str]) -> None:
+        """The container stays without any; its agent passes on what comes to a port of its loopback."""
+        await self._patience.going()
+        self._alive()
+        try:
+            await self._network.allow(allow)
+        except ConnectionResetError:
+            await self._judge_once()
+            self._alive()
+
+    async def _relay(self, op: str, data: bytes = b"", **fields: Any) -> frames.Frame:
+        assert self._channel is not None
+        try:
+            return await self._channel.ask(op, data, **fields)
+        except Ended as error:
+            raise ConnectionResetError("the container has ended") from error
+
     # --- the end ----------------------------------------------------------------------------------------------
 
     async def _judge_once(self) -> None:
@@ -295,6 +315,7 @@ class DockerSandbox:
         self._patience.resume()
         if self._channel is not None:
             self._channel.close()
+        await self._network.close()
         if self._container:
             await self._engine.remove_container(self._container)
 

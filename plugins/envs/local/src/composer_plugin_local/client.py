@@ -23,7 +23,7 @@ from composer_core.errors import (
     SandboxUnreachable,
     TemplateMissing,
 )
-from composer_envkit import agent
+from composer_envkit import Network, agent
 from composer_envkit.agent import frames
 from composer_plugin_local.keeper import wire
 
@@ -51,6 +51,8 @@ class Keeper(asyncio.Protocol):
         self.process: asyncio.subprocess.Process | None = None
         self.counts_memory = False
         """Whether control groups limit what all processes of a command take together."""
+        self.networks: dict[str, Network] = {}
+        """Of sandboxes that were ever allowed one, by id."""
         self._transport: asyncio.Transport | None = None
         self._decoder = frames.Decoder(wire.MAX_HEADER)
         self._pending: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
@@ -118,11 +120,24 @@ class Keeper(asyncio.Protocol):
             raise ERRORS[header["error"]](header["message"])
         return header, body
 
+    def network(self, sandbox_id: str) -> Network:
+        async def ask(op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
+            return await self.ask(op, data, id=sandbox_id, **fields)
+
+        return self.networks.setdefault(sandbox_id, Network(ask))
+
+    async def leave_network(self, sandbox_id: str) -> None:
+        network = self.networks.pop(sandbox_id, None)
+        if network is not None:
+            await network.close()
+
     async def close(self) -> None:
         """End the keeper; the kernel removes everything it held. Safe twice."""
         self._lost = self._lost or "the provider was closed"
         if self._transport is not None:
             self._transport.close()
+        for sandbox_id in list(self.networks):
+            await self.leave_network(sandbox_id)
         process, self.process = self.process, None
         if process is None:
             return

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from composer_core.errors import BackendError, ConfigError, PrepareError, TemplateMissing
@@ -53,7 +53,7 @@ class NamespacesProvider:
 
     async def probe(self) -> frozenset[str]:
         await self._try_out()
-        names = ("isolates", "forks", "snapshots.files", "changes", "sessions", "pauses")
+        names = ("isolates", "forks", "snapshots.files", "changes", "sessions", "pauses", "networks")
         limits = ["processes", "file_size", "disk"]
         if self._keeper is not None and self._keeper.counts_memory:  # else each process alone is limited, not all
             limits.append("memory")
@@ -124,7 +124,7 @@ class NamespacesProvider:
 
 
 class NamespacesSandbox:
-    """A `SandboxBackend` with Forks, Changes, Sessions and Pauses; holds nothing but the sandbox's id."""
+    """A `SandboxBackend` with all optional methods but of memory and leases; holds nothing but the sandbox's id."""
 
     def __init__(self, keeper: Keeper, sandbox_id: str) -> None:
         self.id = sandbox_id
@@ -137,7 +137,9 @@ class NamespacesSandbox:
         return await self._run("session", request, name=name, cwd="")
 
     async def _run(self, op: str, request: ExecRequest, stdin: bytes = b"", **more: str) -> ExecResult:
-        fields = {"argv": request.argv, "env": dict(request.env), **more}
+        way_out = self._keeper.networks.get(self.id)
+        env = {**(way_out.variables if way_out else {}), **request.env}
+        fields = {"argv": request.argv, "env": env, **more}
         limits = {"timeout_s": request.timeout_s, "output_bytes": request.output_bytes}
         header, body = await self._keeper.ask(op, stdin, id=self.id, **fields, **limits)
         split = header.pop("split")
@@ -160,8 +162,13 @@ class NamespacesSandbox:
     async def resume(self) -> None:
         await self._keeper.ask("resume", id=self.id)
 
+    async def set_network(self, allow: Sequence[str]) -> None:
+        await self._keeper.ask("attach", id=self.id)
+        await self._keeper.network(self.id).allow(allow)
+
     async def destroy(self) -> None:
         await self._keeper.ask("destroy", id=self.id)
+        await self._keeper.leave_network(self.id)
 
     async def snapshot(self) -> SnapshotRef:
         header, _ = await self._keeper.ask("snapshot", id=self.id)

@@ -26,6 +26,7 @@ def composer_sandboxes() -> Iterable[SandboxSpec]:
             "sandbox.changes",
             "sandbox.sessions",
             "sandbox.pauses",
+            "sandbox.networks",
             "sandbox.limits.memory",
             "sandbox.limits.processes",
             "sandbox.limits.file_size",

@@ -16,6 +16,7 @@ CAPABILITIES = frozenset(
         "sandbox.changes",
         "sandbox.sessions",
         "sandbox.pauses",
+        "sandbox.networks",
         "sandbox.limits.memory",
         "sandbox.limits.processes",
         "sandbox.limits.file_size",

@@ -62,7 +62,7 @@ class QemuDriver:
         want = base.Wanted.of(qemu, said, accel, ram_bytes, made, LINE)
         root = os.open(made.root, os.O_RDONLY | os.O_CLOEXEC)
         hardware = Hardware(qemu, accel, ram_bytes, root)
-        how = _Boots(hardware, made)
+        how = ColdBoots(hardware, made)
         try:
             folder = await base.kept(want, how, cache_folder(self.config), self.config.boot_s, LOG.info)
             capture = await asyncio.to_thread(_load, hardware, folder)
@@ -84,7 +84,7 @@ class QemuDriver:
             self._bases.pop().close()
 
 
-class _Boots:
+class ColdBoots:
     """A `base.Boots`."""
 
     def __init__(self, hardware: Hardware, image: Image) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from composer_core.errors import (
@@ -24,7 +24,7 @@ from composer_core.errors import (
 )
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef
 from composer_core.trees import File, Patch
-from composer_envkit import Patience
+from composer_envkit import Network, Patience
 from composer_plugin_microvm.channel import Broken, Reply
 from composer_plugin_microvm.guest.wire import MAX_BODY
 from composer_plugin_microvm.machine import Machine
@@ -60,7 +60,7 @@ class Maker(Protocol):
 
 
 class MachineSandbox:
-    """A `SandboxBackend` with Forks, Changes, Sessions and Pauses."""
+    """A `SandboxBackend` with all optional methods but of memory and leases."""
 
     def __init__(self, name: str, machine: Machine, maker: Maker) -> None:
         self.id = name
@@ -71,6 +71,7 @@ class MachineSandbox:
         self._destroyed = False
         self._patience = Patience()
         self._pausing = asyncio.Lock()
+        self._network = Network(self._relay)
 
     # --- talking --------------------------------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ class MachineSandbox:
             return await self._exec(request)
 
     async def session_exec(self, name: str, request: ExecRequest) -> ExecResult:
-        words, cap = json.dumps([request.argv, dict(request.env)]).encode(), request.output_bytes
+        words, cap = self._words(request), request.output_bytes
         fields = {"name": name, "timeout_s": request.timeout_s, "output_bytes": cap}
         async with self._maker.commands:
             started = time.perf_counter()
@@ -151,7 +152,7 @@ class MachineSandbox:
 
     async def _exec(self, request: ExecRequest) -> ExecResult:
         started = time.perf_counter()
-        words = json.dumps([request.argv, dict(request.env)]).encode()
+        words = self._words(request)
         cap = request.output_bytes
         fields = {"words": len(words), "cwd": request.cwd, "timeout_s": request.timeout_s, "output_bytes": cap}
         reply = None
@@ -169,6 +170,9 @@ class MachineSandbox:
                 number, _ = self.machine.channel.start("kill", number=number)
                 self.machine.channel.forget(number)
             raise
+
+    def _words(self, request: ExecRequest) -> bytes:
+        return json.dumps([request.argv, {**self._network.variables, **request.env}]).encode()
 
     async def read(self, path: str, limit_bytes: int) -> bytes:
         _, reply = await self._ask("read", path=path, limit=limit_bytes, most=limit_bytes)
@@ -214,6 +218,27 @@ class MachineSandbox:
             await self._spoil("its agent did not answer")
             raise Spoilt(self.spoilt) from error
 
+    # --- the way out ----------------------------------------------------------------------------------------------
+
+    async def set_network(self, allow: Sequence[str]) -> None:
+        """The machine stays without any; its agent passes on what comes to a port of its loopback."""
+        await self._patience.going()
+        if self._destroyed or self.spoilt:
+            raise Spoilt(self.spoilt) if self.spoilt else SandboxGone(f"sandbox {self.id} was destroyed")
+        try:
+            await self._network.allow(allow)
+        except ConnectionResetError as error:
+            raise await self._ended(str(error)) from error
+
+    async def _relay(self, op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
+        try:
+            header, reply = await self.machine.channel.ask(op, data, **fields)
+        except Broken as error:
+            raise ConnectionResetError(str(error)) from error
+        if "error" in header:
+            raise BackendError(str(header.get("message"))[:1000])
+        return header, reply.body()
+
     # --- paused ---------------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
@@ -242,6 +267,7 @@ class MachineSandbox:
         self._patience.resume()
         self._maker.forget(self)
         await self.machine.close()
+        await self._network.close()
 
 
 def _result(header: dict[str, Any], reply: Reply, cap: int, wall_s: float) -> ExecResult:

@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from composer_envkit.agent import files, frames, linux
+from composer_envkit.agent.relay import Relay
 from composer_envkit.agent.sessions import WORDS, Sessions, Shell
 from composer_envkit.agent.streams import Stream
 from composer_plugin_docker.agent.commands import NOBODY, Command, not_started
@@ -45,6 +46,7 @@ class Agent:
         self.paused_s = 0.0
         """When the host began to pause the container, which then stops the agent too; 0 while it is not."""
         self.sessions = Sessions(self._shell, self._reply)
+        self.relay: Relay | None = None
 
     def serve(self) -> None:
         decoder = frames.Decoder()
@@ -57,6 +59,8 @@ class Agent:
                         return
                     for header, body in decoder.feed(data):
                         self._handle(header, body)
+                elif key.data is self.relay:
+                    self.relay.step()
                 elif key.fd in self.selector.get_map():  # an earlier event may have closed it
                     self._progress(*key.data)
             self._end_late_ones()
@@ -170,6 +174,17 @@ class Agent:
         for command in self.running.values():
             command.deadline += time.monotonic() - (self.paused_s or time.monotonic())
         self.paused_s = 0.0
+        return {}, b""
+
+    def do_relay(self, header: dict[str, Any], body: bytes) -> Reply | None:
+        if header["act"] != "listen":
+            assert self.relay is not None
+            self.relay.ask(header, body)
+            return None
+        relay = Relay(self._reply)
+        relay.listen()
+        self.relay = relay
+        self.selector.register(relay, selectors.EVENT_READ, relay)
         return {}, b""
 
     def do_session(self, header: dict[str, Any], body: bytes) -> Reply | None:

@@ -12,8 +12,11 @@ together once for each choice of tools; a room is a copy with the sandbox's own 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from composer_envkit.agent import linux
+from composer_envkit.agent.relay import Relay
 from composer_plugin_local.keeper.layers import Home, entered
 
 SHUT = linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV | linux.MOUNT_ATTR_RDONLY
@@ -79,6 +82,12 @@ class Room:
         finally:
             for fd in trees.values():
                 os.close(fd)
+
+    def open_way_out(self, relay: Relay) -> None:
+        """Raises OSError where something here holds its port."""
+        with own_network():
+            linux.setns(self.network, linux.CLONE_NEWNET)
+            relay.listen()
 
     def close(self) -> None:
         for fd in (self.root, self.network):
@@ -148,13 +157,18 @@ class _Root:
 
 def loopback() -> int:
     """A new network that has nothing but loopback."""
+    with own_network():
+        linux.unshare(linux.CLONE_NEWNET)
+        linux.loopback_up()
+        return os.open("/proc/self/ns/net", os.O_RDONLY)
+
+
+@contextmanager
+def own_network() -> Iterator[None]:
+    """Whatever network is entered meanwhile, it is left at the end."""
     base = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
-        linux.unshare(linux.CLONE_NEWNET)
-        try:
-            linux.loopback_up()
-            return os.open("/proc/self/ns/net", os.O_RDONLY)
-        finally:
-            linux.setns(base, linux.CLONE_NEWNET)
+        yield
     finally:
+        linux.setns(base, linux.CLONE_NEWNET)
         os.close(base)

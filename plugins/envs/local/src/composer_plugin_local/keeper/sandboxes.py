@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from composer_envkit.agent import processes
+from composer_envkit.agent.relay import Relay
 from composer_envkit.agent.sessions import Sessions
 from composer_plugin_local.keeper.copying import lay_below
 from composer_plugin_local.keeper.layers import FORKED, LEVELS, TREES, Home, Layer, State, Store, used_bytes
@@ -23,6 +24,8 @@ class Sandbox:
         self.destroyed_by: int | None = None
         """Number of the destroy request that waits for the last command."""
         self.sessions: Sessions | None = None
+        self.relay: Relay | None = None
+        """Its way out, once a network was allowed."""
         self.stopped: set[int] = set()
         """Processes that were stopped to pause it."""
         self.paused_s = 0.0
@@ -138,6 +141,8 @@ class Sandbox:
 
     def close(self) -> None:
         self._leave_room()
+        if self.relay is not None:
+            self.relay.close()
         self.home.close()
         self.state.drop()
 

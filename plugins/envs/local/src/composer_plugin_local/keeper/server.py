@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from composer_envkit.agent import files, frames
+from composer_envkit.agent.relay import Relay
 from composer_envkit.agent.sessions import WORDS, Sessions, Shell
 from composer_plugin_local.keeper import wire
 from composer_plugin_local.keeper.cgroups import Groups
@@ -224,10 +225,15 @@ class Server:
             self.waiting.remove(entry)
             self._reply(entry[3], {"error": "gone", "message": "the sandbox was destroyed"})
         if not sandbox.commands:
-            sandbox.close()
+            self._close(sandbox)
             return {}, b""
         sandbox.destroyed_by = header["n"]
         return None  # replied to when its last command is gone
+
+    def _close(self, sandbox: Sandbox) -> None:
+        if sandbox.relay is not None:
+            self.selector.unregister(sandbox.relay)
+        sandbox.close()
 
     def do_pause(self, header: dict[str, Any], body: bytes) -> Any:
         self._sandbox(header).pause()
@@ -263,6 +269,23 @@ class Server:
             sandbox.sessions = Sessions(lambda shell, first: self._shell(sandbox, shell, first), self._reply)
         sandbox.sessions.ask(header)
         return None
+
+    def do_relay(self, header: dict[str, Any], body: bytes) -> Any:
+        sandbox = self._sandbox(header)
+        if header["act"] != "listen":
+            if sandbox.relay is None:
+                raise Failure("backend", "no network was allowed")
+            sandbox.relay.ask(header, body)
+            return None
+        relay = Relay(self._reply)
+        try:
+            self._room(sandbox).open_way_out(relay)
+        except OSError:
+            relay.close()
+            raise
+        sandbox.relay = relay
+        self._watch(relay, relay.step)
+        return {}, b""
 
     def _sandbox(self, header: dict[str, Any]) -> Sandbox:
         found = self.sandboxes.get(header["id"])
@@ -335,7 +358,14 @@ class Server:
 
     def _room(self, sandbox: Sandbox) -> Room:
         if sandbox.room is None:
-            sandbox.room = self.rooms.make(sandbox.home)
+            room = self.rooms.make(sandbox.home)
+            try:
+                if sandbox.relay is not None:
+                    room.open_way_out(sandbox.relay)
+            except BaseException:
+                room.close()
+                raise
+            sandbox.room = room
         return sandbox.room
 
     def _watch(self, source: Any, action: Callable[[], None]) -> None:
@@ -381,7 +411,7 @@ class Server:
             self.idle.append(command.slot)
         sandbox = command.sandbox
         if not sandbox.commands and sandbox.destroyed_by is not None:
-            sandbox.close()
+            self._close(sandbox)
             self._reply(sandbox.destroyed_by, {})
         self._start_waiting()
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from composer_envkit.agent import files
+from composer_envkit.agent.relay import Relay
 from composer_envkit.agent.sessions import WORDS, Sessions, Shell
 from composer_plugin_microvm.guest import changes, system, wire
 from composer_plugin_microvm.guest.commands import FLUSH_S, PATH, Command
@@ -46,6 +47,8 @@ class Agent:
         self.limits: dict[str, Any] = {}
         self.leaving: list[Command] = []
         self.sessions = self._new_sessions()
+        self.relay: Relay | None = None
+        """The commands' way out, once a network was allowed."""
         self.paused_s = 0.0
         """When the host began to stop the machine; 0 while it runs."""
 
@@ -163,15 +166,35 @@ class Agent:
         """A clone becomes itself; commands that its parent ran end, unless they belong to what was captured."""
         system.adopt(header["generation"], header["time_s"], body)
         if not header["running"]:
-            self.sessions.close()
-            self.sessions.reply = lambda number, header, data: None
-            self.sessions = self._new_sessions()
+            self._leave_talk()
             for command in list(self.commands.values()):
                 command.send = _silent
                 command.kill()
             self.line.drop()
         self.line.silent = False
         return {"generation": header["generation"], "time_s": time.time()}, b""
+
+    def _leave_talk(self) -> None:
+        """Sessions and the way out are the parent's, and so is who is told of their end."""
+        self.sessions.close()
+        self.sessions.reply = lambda number, header, data: None
+        self.sessions = self._new_sessions()
+        if self.relay is not None:
+            self._unwatch(self.relay.fileno())
+            self.relay.reply = lambda number, header, data: None
+            self.relay.close()
+            self.relay = None
+
+    def do_relay(self, header: dict[str, Any], body: bytes) -> Reply | None:
+        if header["act"] != "listen":
+            assert self.relay is not None
+            self.relay.ask(header, body)
+            return None
+        relay = Relay(self._answer)
+        relay.listen()
+        self.relay = relay
+        self.selector.register(relay, selectors.EVENT_READ, relay.step)
+        return {}, b""
 
     def do_pause(self, header: dict[str, Any], body: bytes) -> Reply:
         self.paused_s = self.paused_s or time.monotonic()
@@ -250,7 +273,10 @@ class Agent:
         return None
 
     def _new_sessions(self) -> Sessions:
-        return Sessions(self._shell, lambda number, header, data: self._send({"n": number, **header}, data))
+        return Sessions(self._shell, self._answer)
+
+    def _answer(self, number: int, header: dict[str, Any], data: bytes) -> None:
+        self._send({"n": number, **header}, data)
 
     def _shell(self, shell: Shell, first: dict[str, Any]) -> Command:
         command = self._start({**first, "cwd": "", "output_bytes": 0}, list(WORDS), first["env"], shell.theirs)
