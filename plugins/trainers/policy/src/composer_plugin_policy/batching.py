@@ -13,12 +13,12 @@ The first id of a row has nothing before it to be predicted from, so a `trained`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from attrs import frozen
 
-from composer_core.columns import Column
+from composer_core.columns import Blob, Column
 from composer_core.errors import TrainerError
 from composer_core.tensors import RouteShape, to_tensor
 from composer_core.types import TrainSequence
@@ -115,8 +115,10 @@ def _kind(row: Row) -> tuple[float, bool]:
     return row.temperature, row.sequence.routes is not None
 
 
-def collate(rows: tuple[Row, ...], device: torch.device, routes: RouteShape | None) -> MicroBatch:
-    """Pad rows to the longest of them and gather what is known of their trained tokens."""
+def collate(
+    rows: tuple[Row, ...], device: torch.device, routes: RouteShape | None, read: Callable[[Blob], Column]
+) -> MicroBatch:
+    """Pad rows to the longest of them and gather what is known of their trained tokens; `read` fetches blobs."""
     width = max(row.tokens for row in rows)
     ids = [to_tensor(row.sequence.ids).long() for row in rows]
     counts = torch.tensor([len(row.positions_N) for row in rows])
@@ -135,7 +137,7 @@ def collate(rows: tuple[Row, ...], device: torch.device, routes: RouteShape | No
         episode_N=torch.repeat_interleave(torch.tensor([row.sequence.episode for row in rows]), counts).to(device),
         behavior_N=_gathered(rows, "behavior").to(device) if has_behavior else None,
         comparable_N=_gathered(rows, "comparable").bool().to(device),
-        replay_BTLK=_replay(rows, width, device, routes) if rows[0].sequence.routes is not None else None,
+        replay_BTLK=_replay(rows, width, device, routes, read) if rows[0].sequence.routes is not None else None,
         temperature=rows[0].temperature,
     )
 
@@ -153,14 +155,22 @@ def _gathered(rows: tuple[Row, ...], name: str) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def _replay(rows: tuple[Row, ...], width: int, device: torch.device, shape: RouteShape | None) -> torch.Tensor:
+def _replay(
+    rows: tuple[Row, ...],
+    width: int,
+    device: torch.device,
+    shape: RouteShape | None,
+    read: Callable[[Blob], Column],
+) -> torch.Tensor:
     """Recorded expert ids; padding holds distinct valid ids, since it is routed as well."""
     if shape is None:
         raise TrainerError("a batch carries routes, the policy has no experts", where="TrainSequence.routes")
     filler_K = torch.arange(shape.top_k).to(shape.dtype)
     replay_BTLK = filler_K.repeat(len(rows), width, shape.layers, 1)
     for place, row in enumerate(rows):
-        routes_TLK = to_tensor(row.sequence.routes) if row.sequence.routes is not None else filler_K
+        routes = row.sequence.routes
+        assert routes is not None, "`cut` puts rows with and without routes apart"
+        routes_TLK = to_tensor(read(routes) if isinstance(routes, Blob) else routes)
         if routes_TLK.shape[1:] != (shape.layers, shape.top_k) or len(routes_TLK) < row.tokens:
             raise TrainerError(
                 "routes do not fit the sequence or the policy",

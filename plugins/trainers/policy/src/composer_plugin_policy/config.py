@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt
 
 from composer_core.credit import CREDIT_MODES, KL_MODES, CreditRule
@@ -19,12 +19,19 @@ _DECAY: Any = [ge(0), lt(1)]
 _SHARE: Any = [ge(0), le(1)]
 
 
+def _ratio(_instance: object, attribute: Attribute[float], value: float) -> None:
+    if value and not 1 < value < math.inf:
+        raise ValueError(f"{attribute.name} must be 0 (off) or a finite number above 1, found {value}")
+
+
 @frozen
 class PolicyTrainerConfig:
     """Settings that hold for a whole run."""
 
     precision: str = field(default="fp32", validator=in_(("fp32", "bf16")))
     """fp32, or bf16 for autocast in the forward pass (weights and optimizer keep the policy's own dtype)."""
+    rank_timeout_s: float = field(default=600.0, validator=_POSITIVE)
+    """With several ranks: how long one waits for the others to come to the same point before it counts them as gone."""
 
 
 @frozen
@@ -61,13 +68,25 @@ class StageSettings:
     """rl: k1 sums old - ref over an episode's trained tokens (also a length penalty), k1_mean is its mean per token."""
     credit: str = field(default="share", validator=in_(CREDIT_MODES))
     """rl: share, split or last: how a chain's advantage is spread over its segments."""
+    replay_tau: float = field(default=0.0, validator=_NOT_NEGATIVE)
+    """rl with router_replay: a replayed expert is kept if its gate is at least this times the smallest of the router's
+    own choice, and gives its place to the router's own best otherwise; 0 keeps all."""
+    mask_ratio: float = field(default=0.0, validator=_ratio)
+    """rl: mask sequences whose geometric mean of exp(old - behavior) is above this or below its inverse; 0 is off."""
+    mask_delta: float = field(default=0.0, validator=_NOT_NEGATIVE)
+    """rl: mask sequences with a token whose |old - behavior| is above this, in nats; 0 is off."""
 
     def rule(self) -> CreditRule:
         """The part of these settings that credit needs."""
         return CreditRule(mode=self.credit, beta=self.beta, kl=self.kl)
 
+    @property
+    def masks(self) -> bool:
+        """Whether any sequence may be masked."""
+        return bool(self.mask_ratio or self.mask_delta)
 
-RL_KEYS = ("loss_scale_tokens", "beta", "kl", "credit")
+
+RL_KEYS = ("loss_scale_tokens", "beta", "kl", "credit", "replay_tau", "mask_ratio", "mask_delta")
 """Stage settings that have an effect in rl stages only."""
 
 

@@ -32,6 +32,7 @@ from composer_plugin_policy.batching import MicroBatch, Row, collate, cut, make_
 from composer_plugin_policy.config import PolicyTrainerConfig, StageSettings
 from composer_plugin_policy.machine import Machine
 from composer_plugin_policy.metrics import ParityPool, Tally, finite
+from composer_plugin_policy.mismatch import masked_rows, without
 from composer_plugin_policy.optimizer import (
     apply_settings,
     clip,
@@ -40,11 +41,10 @@ from composer_plugin_policy.optimizer import (
     load_state_tensors,
     make_optimizer,
     state_tensors,
-    sum_over_ranks,
     zero_gradients,
 )
 from composer_plugin_policy.plan import Plan, plan_policy, plan_prediction
-from composer_plugin_policy.scoring import episode_sums, score
+from composer_plugin_policy.scoring import TokenScores, episode_sums, score
 
 NLL = "nll"
 
@@ -56,7 +56,9 @@ class Engine:
         self._build = build
         self._machine = Machine(config, build)
         self._accelerator = self._machine.accelerator
-        self._model = self._machine.place(build.get("policy"))
+        self.ranks = self._machine.ranks
+        with self.ranks.named():
+            self._model = self._machine.place(build.get("policy"))
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
         self._optimizer = make_optimizer(self._model)
         self._reference: Any = None
@@ -91,6 +93,7 @@ class Engine:
         metrics = {
             **tally.common(time.perf_counter() - started_s),
             **(tally.policy() | tally.parity(self._pool) if plan.algorithm else tally.prediction()),
+            **(tally.masks() if settings.masks else {}),
             **plan.facts,
             "grad_norm": norm,
             "learning_rate": rate,
@@ -121,23 +124,28 @@ class Engine:
         deltas: list[tuple[MicroBatch, torch.Tensor]] = []
         with torch.no_grad():
             for micro in self._micro_batches(rows, settings):
-                delta_N = self._scores(self._model, micro).logp_N - self._scores(self._reference, micro).logp_N
-                deltas.append((micro, delta_N))
+                own, reference = (self._scores(m, micro, settings).logp_N for m in (self._model, self._reference))
+                deltas.append((micro, own - reference))
         sums = [tensor.to(self._accelerator.device) for tensor in episode_sums(deltas, episodes)]
-        sum_over_ranks(self._accelerator, sums)
+        self.ranks.sum(sums)
         totals, counts = (tensor.tolist() for tensor in sums)
         return {e: EpisodeKL(total, int(count)) for e, (total, count) in enumerate(zip(totals, counts, strict=True))}
 
     def _accumulate(self, plan: Plan, settings: StageSettings) -> Tally:
         """Forward and backward over this rank's micro-batches; gradients are this rank's sums."""
-        tally = Tally(self._accelerator)
+        tally = Tally(self._accelerator.device, self.ranks)
         zero_gradients(self._parameters)
         for micro in self._micro_batches(plan.rows, settings):
-            scores = self._scores(self._model, micro)
-            inputs = self._inputs(plan, micro, scores.logp_N)
-            loss = self._loss(plan, inputs) / plan.divisor
-            loss.backward()  # type: ignore[no-untyped-call]
+            scores = self._scores(self._model, micro, settings)
+            masked_B = masked_rows(micro, scores.logp_N.detach(), settings)
+            masked_N = masked_B[micro.row_N]
+            loss = torch.zeros((), device=scores.logp_N.device)
+            if not bool(masked_N.all()):
+                inputs = self._inputs(plan, micro, scores.logp_N, settings)
+                loss = self._loss(plan, without(masked_N, inputs)) / plan.divisor
+                loss.backward()  # type: ignore[no-untyped-call]
             tally.add_micro_batch(micro, scores, loss)
+            tally.add(masked_rows=masked_B, masked=masked_N)
             if plan.algorithm is None:
                 tally.add_prediction(micro, scores)
             else:
@@ -146,18 +154,23 @@ class Engine:
 
     def _micro_batches(self, rows: list[Row] | tuple[Row, ...], settings: StageSettings) -> Iterator[MicroBatch]:
         groups = cut(rows, settings.micro_batch_tokens, in_order=self._build.deterministic)
-        for group in groups[self._accelerator.process_index :: self._accelerator.num_processes]:
-            yield collate(group, self._accelerator.device, self._model.routes)
+        for group in groups[self.ranks.rank :: self.ranks.count]:
+            yield self._collate(group)
 
-    def _scores(self, model: Any, micro: MicroBatch) -> Any:
+    def _collate(self, rows: tuple[Row, ...]) -> MicroBatch:
+        return collate(
+            rows, self._accelerator.device, self._model.routes, lambda blob: blob.get(self._build.get("stores"))
+        )
+
+    def _scores(self, model: Any, micro: MicroBatch, settings: StageSettings) -> TokenScores:
         with self._accelerator.autocast():
-            return score(model, micro)
+            return score(model, micro, settings.replay_tau)
 
-    def _inputs(self, plan: Plan, micro: MicroBatch, logp_N: torch.Tensor) -> ObjectiveInputs:
+    def _inputs(self, plan: Plan, micro: MicroBatch, logp_N: torch.Tensor, settings: StageSettings) -> ObjectiveInputs:
         ref_N = None
         if "ref" in plan.needs:
             with torch.no_grad():
-                ref_N = self._scores(self._reference, micro).logp_N
+                ref_N = self._scores(self._reference, micro, settings).logp_N
         return ObjectiveInputs(
             logp_T=logp_N,
             advantage_T=micro.advantage_N,
@@ -183,7 +196,7 @@ class Engine:
         """(gradient norm, whether the step counts). A batch without any signal leaves weights and optimizer alone."""
         tally.reduce()
         grads = gradients(self._parameters)
-        sum_over_ranks(self._accelerator, grads)
+        self.ranks.sum(grads)
         norm = clip(grads, settings.gradient_clip)
         usable = math.isfinite(tally["loss"]) and math.isfinite(norm)
         self._count(usable, settings, updated=usable and bool(plan.rows))
@@ -214,9 +227,10 @@ class Engine:
             for rows in cut(
                 make_rows(batch.sequences), settings.micro_batch_tokens, in_order=self._build.deterministic
             ):
-                micro = collate(rows, self._accelerator.device, self._model.routes)
-                logp_N = self._scores(self._model, micro).logp_N.cpu()
-                for row, part in zip(rows, logp_N.split([len(row.positions_N) for row in rows]), strict=True):
+                micro = self._collate(rows)
+                logp_N = self._scores(self._model, micro, settings).logp_N.cpu()
+                parts = torch.split(logp_N, [len(row.positions_N) for row in rows])
+                for row, part in zip(rows, parts, strict=True):
                     found[row.index][row.positions_N] = part
         return [to_column(logp_T) for logp_T in found]
 
@@ -230,7 +244,7 @@ class Engine:
             if self._reference is not None:
                 checkpoint.write_tensors(folder / checkpoint.REFERENCE, self._reference.state_dict())
             checkpoint.write_counters(folder, self._machine.stamp(self._counters))
-        self._accelerator.wait_for_everyone()
+        self.ranks.meet()
 
     def load(self, folder: Path) -> None:
         """Raises StoreError for a folder that `save` did not write, ConfigError where bytes could not repeat."""
@@ -267,6 +281,6 @@ class Engine:
         """Draws inside (dropout) depend on (seed, stage, step, rank) alone, and leave the process's generator alone."""
         device = self._accelerator.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            counters, rank = self._counters, self._accelerator.process_index
-            torch.manual_seed(key_of(self._build.seed, counters.stage, counters.steps, rank))
+            counters = self._counters
+            torch.manual_seed(key_of(self._build.seed, counters.stage, counters.steps, self.ranks.rank))
             yield

@@ -1,7 +1,8 @@
 """The process a trainer runs in: ranks and device through accelerate, threads, deterministic kernels.
 
 `torch.use_deterministic_algorithms` and the number of threads belong to the process or thread; deterministic mode is
-put back by `close`. Ranks are started by whoever starts the processes (an executor, torchrun); this joins them.
+put back by `close`. Ranks are started by whoever starts the processes (an executor, torchrun); this joins them, and
+`close` leaves them.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast
+from accelerate.utils import InitProcessGroupKwargs
 from attrs import evolve
 
 from composer_core.errors import ConfigError
 from composer_core.protocols import BuildContext
 from composer_plugin_policy.checkpoint import Counters
 from composer_plugin_policy.config import PolicyTrainerConfig
+from composer_plugin_policy.ranks import Ranks
 
 
 class Machine:
@@ -36,15 +39,16 @@ class Machine:
         # Said in every case: a new thread would take the number that another one, the sampler's say, has chosen last.
         torch.set_num_threads(build.settings.get("threads") or len(os.sched_getaffinity(0)))
         precision = "bf16" if config.precision == "bf16" else "no"
-        self.accelerator: Any = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=precision)
+        group = InitProcessGroupKwargs(timeout=timedelta(seconds=config.rank_timeout_s))
+        self.accelerator: Any = Accelerator(
+            cpu=not torch.cuda.is_available(), mixed_precision=precision, kwargs_handlers=[group]
+        )
+        self.ranks = Ranks(self.accelerator)
 
     def place(self, model: Any) -> Any:
         """The policy on this rank's device, with the weights of rank 0."""
         model.to(self.accelerator.device)
-        if self.accelerator.num_processes > 1:
-            with torch.no_grad():
-                for tensor in model.state_dict().values():
-                    broadcast(tensor)
+        self.ranks.share(list(model.state_dict().values()))
         return model
 
     def stamp(self, counters: Counters) -> Counters:
@@ -64,6 +68,7 @@ class Machine:
             )
 
     def close(self) -> None:
+        self.ranks.leave()
         if self._deterministic:
             torch.use_deterministic_algorithms(self._before)
 

@@ -8,11 +8,11 @@ loop decides from versions and swaps; off-policyness is the importance weight's 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
 from composer_plugin_policy.batching import MicroBatch
+from composer_plugin_policy.ranks import Ranks
 from composer_plugin_policy.scoring import TokenScores, entropy
 
 SUMS = (
@@ -26,7 +26,11 @@ SUMS = (
     "w_squared",
     "capped",
     "rerouted",
+    "disagreed",
     "routed",
+    "rows",
+    "masked_rows",
+    "masked",
 )
 WEIGHT_LIMIT = 1e6
 """Importance weights are reported as at most this when the algorithm has no cap, so that the figure stays finite."""
@@ -49,9 +53,9 @@ class ParityPool:
 class Tally:
     """Sums of one step on one rank; `reduce` makes them the sums of all ranks."""
 
-    def __init__(self, accelerator: Any) -> None:
-        self._accelerator = accelerator
-        self._sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=accelerator.device))
+    def __init__(self, device: torch.device, ranks: Ranks) -> None:
+        self._device, self._ranks = device, ranks
+        self._sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=device))
         self._parity: list[torch.Tensor] = []
 
     def __getitem__(self, name: str) -> float:
@@ -72,7 +76,9 @@ class Tally:
             trained=float(len(micro.targets_N)),
             forwarded=micro.lengths_B,
             rerouted=float(different),
+            disagreed=float(scores.disagreed),
             routed=float(routed),
+            rows=float(len(micro.rows)),
         )
 
     def add_prediction(self, micro: MicroBatch, scores: TokenScores) -> None:
@@ -94,17 +100,12 @@ class Tally:
     def reduce(self) -> None:
         """Sum over ranks."""
         vector = torch.stack([self._sums[name] for name in SUMS])
-        if self._accelerator.num_processes > 1:
-            vector = self._accelerator.reduce(vector, reduction="sum")
+        self._ranks.sum([vector])
         self._sums = dict(zip(SUMS, vector.unbind(), strict=True))
 
     def parity(self, pool: ParityPool) -> dict[str, float]:
         """p99.9 of |own - sampler's log-probability| over the pool, and the largest of this step."""
-        deltas = torch.cat([torch.zeros(0, device=self._accelerator.device), *self._parity])
-        if self._accelerator.num_processes > 1:
-            padded = self._accelerator.pad_across_processes(deltas, pad_index=-1)
-            deltas = self._accelerator.gather(padded)
-            deltas = deltas[deltas >= 0]
+        deltas = self._ranks.gather(torch.cat([torch.zeros(0, device=self._device), *self._parity]))
         found = {"parity_tokens": float(len(deltas))}
         if len(deltas):
             found["parity_p999"] = pool.add(deltas)
@@ -122,11 +123,20 @@ class Tally:
         }
         if self["routed"]:
             found["rerouted_share"] = self["rerouted"] / self["routed"]
+            found["route_disagreement_share"] = self["disagreed"] / self["routed"]
         return found
 
     def prediction(self) -> dict[str, float]:
         """Mean negative log-likelihood and accuracy over trained tokens."""
         return {"nll": self["loss"], "accuracy": self["correct"] / max(1.0, self["trained"])}
+
+    def masks(self) -> dict[str, float]:
+        """What sequence masks left out."""
+        return {
+            "masked_sequences": self["masked_rows"],
+            "masked_share": self["masked_rows"] / max(1.0, self["rows"]),
+            "masked_tokens": self["masked"],
+        }
 
     def policy(self) -> dict[str, float]:
         """Means over the tokens that were forwarded: those of groups that teach something."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -61,15 +60,6 @@ def zero_gradients(parameters: list[torch.nn.Parameter]) -> None:
 
 def gradients(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def sum_over_ranks(accelerator: Any, tensors: list[torch.Tensor]) -> None:
-    """Replace each tensor by its sum over ranks, in one transfer; equal bytes on every rank."""
-    if accelerator.num_processes == 1:
-        return
-    flat = accelerator.reduce(torch.cat([tensor.flatten() for tensor in tensors]), reduction="sum")
-    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(part.view_as(tensor))
 
 
 def clip(grads: list[torch.Tensor], limit: float) -> float:

@@ -73,6 +73,9 @@ def composer_check(run: RunView) -> Iterator[Problem]:
             yield from _rl_only(where, settings)
         if settings.get("kl", "k1") != "k1" and not settings.get("beta"):
             yield Problem(f"{where}.kl", "kl has no effect at beta = 0", "set beta above 0 or leave kl out")
+        if "replay_tau" in settings and not getattr(choice.stage, "router_replay", False):
+            message = "replay_tau has no effect without router_replay"
+            yield Problem(f"{where}.replay_tau", message, "set router_replay = true or leave replay_tau out")
         if settings.get("schedule", "constant") == "constant" and "final_learning_rate_share" in settings:
             message = "final_learning_rate_share has no effect with a constant schedule"
             yield Problem(f"{where}.final_learning_rate_share", message, 'set schedule to "linear" or "cosine"')

@@ -28,15 +28,20 @@ class TokenScores:
     """Detached, before temperature: what entropy and accuracy are read from."""
     rerouted: tuple[int, int] = (0, 0)
     """(token, layer) pairs of real tokens whose experts differ from the replayed ones, and all such pairs."""
+    disagreed: int = 0
+    """Pairs whose replayed experts are not those that the router would have chosen itself."""
 
 
-def score(model: Any, micro: MicroBatch) -> TokenScores:
-    """Forward a micro-batch, replaying its routes where it has them."""
-    replay_BTLK = micro.replay_BTLK
-    output = model.trunk(micro.ids_BT, micro.lengths_B, replay_BTLK=replay_BTLK, want_routes=replay_BTLK is not None)
+def score(model: Any, micro: MicroBatch, tau: float = 0.0) -> TokenScores:
+    """Forward a micro-batch, replaying its routes where it has them; for `tau` see `PolicyModel.trunk`."""
+    replay = (
+        {} if micro.replay_BTLK is None else {"replay_BTLK": micro.replay_BTLK, "replay_tau": tau, "want_routes": True}
+    )
+    output = model.trunk(micro.ids_BT, micro.lengths_B, **replay)
     logits_NV = model.logits(output.hidden_BTD[micro.row_N, micro.input_N])
     logp_N = token_logprobs(logits_NV, micro.targets_N, micro.temperature)
-    return TokenScores(logp_N, logits_NV.detach(), _rerouted(micro, output.routes_BTLK))
+    rerouted, disagreed = (_differing(micro, routes) for routes in (output.routes_BTLK, output.own_BTLK))
+    return TokenScores(logp_N, logits_NV.detach(), rerouted, disagreed[0])
 
 
 def entropy(logits_NV: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -45,7 +50,8 @@ def entropy(logits_NV: torch.Tensor, temperature: float) -> torch.Tensor:
     return -(logs_NV.exp() * logs_NV.clamp(min=torch.finfo(torch.float32).min)).sum(-1)
 
 
-def _rerouted(micro: MicroBatch, routes_BTLK: torch.Tensor | None) -> tuple[int, int]:
+def _differing(micro: MicroBatch, routes_BTLK: torch.Tensor | None) -> tuple[int, int]:
+    """How many (token, layer) pairs of real tokens have other experts than the replayed ones, and all such pairs."""
     if micro.replay_BTLK is None or routes_BTLK is None:
         return (0, 0)
     real_BT = torch.arange(micro.ids_BT.shape[1], device=micro.ids_BT.device) < micro.lengths_B[:, None]

@@ -62,7 +62,12 @@ class PolicyTrainer:
     async def _run(self, call: Callable[[Engine], T]) -> T:
         if self._closed:
             raise TrainerError("the trainer is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(self._started()))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._named, call)
+
+    def _named(self, call: Callable[[Engine], T]) -> T:
+        engine = self._started()
+        with engine.ranks.named():
+            return call(engine)
 
     def _started(self) -> Engine:
         if self._engine is None:
