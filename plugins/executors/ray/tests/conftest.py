@@ -1,4 +1,191 @@
+"""One Ray cluster for all tests of this folder, and runs in it whose processes are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `shipping`, which the tests here share
+import pytest
+
+from composer_core.tracking import read_events
+from composer_core.traces import decode
+
+ROOT = Path(__file__).resolve().parents[4]
+FAKES = ROOT / "examples/fakes/run.toml"
+INFO = "composer_plugin_mishaps-0.1.dist-info"
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """A folder for PYTHONPATH in which the plugin `mishaps` is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "ray_mishaps.py").write_text(Path(__file__).with_name("mishaps.py").read_text())
+    (folder / INFO).mkdir()
+    (folder / INFO / "METADATA").write_text("Metadata-Version: 2.1\nName: composer-plugin-mishaps\nVersion: 0.1\n")
+    (folder / INFO / "entry_points.txt").write_text("[composer.plugins]\nmishaps = ray_mishaps\n")
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def cluster(site):
+    """Its address; executors of this process find the connection and leave it open."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", site)  # of the processes that it starts
+        ray.init(
+            address="local",
+            num_cpus=64,
+            include_dashboard=False,
+            object_store_memory=150 << 20,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+class Run:
+    """`composer-run train` of the fakes in a process of its own, in deterministic mode."""
+
+    BASE = (
+        "sampler.turn_s=0.02",
+        "sampler.looks=3",
+        "trainer.step_s=0.05",
+        "stages.rl.steps=6",
+        "stages.rl.evaluate_every=0",
+        'evaluations=[{name="main",split="held_out",tasks=6,attempts=1,when=["after"]}]',
+    )
+
+    def __init__(self, folder, site, *sets, plugins="ray,mishaps"):
+        self.folder, self.plugins, self.site = Path(folder), plugins, site
+        self.sets = [part for text in (*self.BASE, *sets) for part in ("--set", text)]
+        self.process = None
+
+    def start(self, *command, prefix=()):
+        command = command or ("train", str(FAKES), "--run-dir", str(self.folder), *self.sets)
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "composer_core.cli", "--plugins", self.plugins, *map(str, command)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": self.site},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def resume(self):
+        return self.start("train", "--resume", self.folder)
+
+    def until(self, seen, timeout_s=60.0):
+        """What `seen` finds, asked every few milliseconds while the run goes on."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            if found := seen():
+                return found
+            assert self.process.poll() is None, f"ended too early: {self.process.communicate()[1]}"
+            time.sleep(0.01)
+        self.stop()
+        raise AssertionError("what the test waits for never came")
+
+    def pid_of(self, name, step=2):
+        """The id of a process of the run, by the beginning of its name, once the rl stage has made `step` steps."""
+
+        def seen():
+            status = self.status()
+            if not status or status["step"] < step:
+                return None
+            ids = [int(v) for k, v in status["executor"].items() if k.startswith(f"{name}") and k.endswith("/pid")]
+            return [pid for pid in ids if pid]
+
+        return self.until(seen)[0]
+
+    def kill(self, name, step=2):
+        pid = self.pid_of(name, step)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def status(self):
+        try:
+            return json.loads((self.folder / "status.json").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def end(self, timeout_s=120):
+        """Exit code and standard error."""
+        try:
+            _, said = self.process.communicate(timeout=timeout_s)
+            return self.process.returncode, said
+        finally:
+            self.stop()
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+        if self.process:
+            self.process.communicate()
+
+    def finish(self):
+        code, said = self.end()
+        assert code == 0, said
+        return self
+
+    # --- what it left behind ---
+
+    def weights(self):
+        return json.loads((self.folder / "commit.json").read_text())["weights"]["checksum"]
+
+    def ledger(self):
+        return json.loads((self.folder / "commit.json").read_text())["ledger"]
+
+    def events(self, kind):
+        return [event for event in read_events(self.folder) if event["event"] == kind]
+
+    def voids(self):
+        """Of episodes, by cause."""
+        verdicts = [event["result"]["verdict"] for event in self.events("EpisodeEnded")]
+        return Counter(one["cause"] for one in verdicts if one["outcome"] == "void")
+
+    def trained(self):
+        """For each rl step in the lineage of the final weights, its (task, length of each member)."""
+        steps, groups = {}, []
+        for event in read_events(self.folder):
+            if event["event"] == "GroupScored":
+                groups.append((event["task_id"], sorted(map(self._tokens, event["episodes"]))))
+            elif event["event"] == "StepEnded" and event["stage"] == "rl":
+                steps[event["step"]], groups = groups, []  # a step that was repeated counts as it was last made
+            elif event["event"] == "RunStarted":
+                groups = []
+        return steps
+
+    def _tokens(self, episode):
+        return decode((self.folder / "traces" / f"{episode}.trace").read_bytes()).sampled_tokens()
+
+
+@pytest.fixture
+def run(cluster, site, tmp_path):
+    """Makes runs in the shared cluster; what still goes on is killed."""
+    made = []
+
+    def make(*sets, name="run", **more):
+        placed = ("executor.use=ray/ray", f"executor.address={cluster}", "executor.sampler_replicas=2")
+        made.append(Run(tmp_path / name, site, *placed, *sets, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(site, tmp_path_factory):
+    """The same run in one process, to its end."""
+    return Run(tmp_path_factory.mktemp("undisturbed") / "run", site).start().finish()

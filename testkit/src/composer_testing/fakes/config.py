@@ -25,6 +25,10 @@ class LearnerConfig:
     """Share of attempts that raise, as a broken sampler would."""
     voids_each: int = field(default=1, validator=ge(1))
     """Times each of them raises before it goes well."""
+    looks: int = field(default=0, validator=ge(0))
+    """Most turns in which an attempt reads the file before it writes; how many is drawn from its noise."""
+    turn_s: float = field(default=0.0, validator=ge(0))
+    """Seconds that a generation takes."""
 
 
 @frozen

@@ -6,6 +6,7 @@ is that of the choice it made, spread over the turn's ids.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections import Counter
@@ -26,7 +27,7 @@ from composer_core.types import (
 from composer_testing.fakes.config import LearnerConfig
 
 PROMPT = re.compile(r"write (\d+) plus (\d+) into")
-CHOICE, BREAK = 1 << 20, 1 << 21
+CHOICE, BREAK, LOOKS = 1 << 20, 1 << 21, 1 << 22
 """Positions of the noise that decide, away from those of tokens."""
 
 
@@ -35,6 +36,8 @@ class Learner:
 
     def __init__(self, config: LearnerConfig, renderer: Renderer, tokenizer: Tokenizer) -> None:
         self._config, self._renderer, self._tokenizer = config, renderer, tokenizer
+        self._look = ParsedTurn("", (Call("c0", "read", {"path": "answer.txt"}),))
+        self._look_tokens = len(renderer.render(self._look))
         self._version = 0
         self._tokens = 0
         self._broken: Counter[tuple[str, int]] = Counter()
@@ -44,6 +47,7 @@ class Learner:
         share = min(0.95, self._config.start + self._config.gain * self._version)
         solves = uniform(request.noise, CHOICE) < share
         turn = self._renderer.render(self._turn(ids, request, solves))[: settings.max_tokens]
+        await asyncio.sleep(self._config.turn_s)
         self._tokens += len(turn)
         logprob = math.log(share if solves else 1 - share) / len(turn)
         return Completion(
@@ -55,7 +59,10 @@ class Learner:
         )
 
     def _turn(self, ids: Sequence[int], request: GenerateRequest, solves: bool) -> ParsedTurn:
-        if request.position:
+        looks = int(uniform(request.noise, LOOKS) * (self._config.looks + 1))
+        if request.position < looks * self._look_tokens:
+            return self._look
+        if request.position > looks * self._look_tokens:
             return ParsedTurn("", (Call("c0", "done", {}),))
         a, b = PROMPT.findall(self._tokenizer.decode(ids))[0]
         text = str(int(a) + int(b) if solves else 0)

@@ -78,13 +78,13 @@ class RayExecutor:
         try:
             async with asyncio.timeout(self._config.start_timeout_s):
                 await remote.call("start")
+                return await remote.found()
         except TimeoutError:
             remote.kill()
             raise late(name, self._config.start_timeout_s) from None
         except BaseException:
             remote.kill()
             raise
-        return remote
 
     async def joined(self, pool: Pool, remote: Remote) -> None:
         """Workers know every replica before it serves."""
@@ -179,7 +179,14 @@ class RayExecutor:
     # --- the end ---
 
     def stats(self) -> Mapping[str, float]:
-        return {**self._figures.stats(), **{name: float(count) for name, count in self._counts.items()}}
+        """Counters of all processes, and of each that lives its id and episodes: `worker/NAME/pid`, ..."""
+        loads = {**self._dispatch.workers.loads(), **self._dispatch.replicas.loads()}
+        ranks = self._trainer.remotes if self._trainer else []
+        living = [*self._workers.members.values(), *self._replicas.members.values(), *ranks]
+        told = {f"{one.name.partition('-')[0]}/{one.name}/pid": float(one.pid) for one in living}
+        told |= {f"{name.partition('-')[0]}/{name}/episodes": float(load) for name, load in loads.items()}
+        counts = {name: float(count) for name, count in self._counts.items()}
+        return {**self._figures.stats(), **counts, "in_flight": float(self._in_flight), **told}
 
     async def close(self) -> None:
         """Sandboxes first, so workers before all."""

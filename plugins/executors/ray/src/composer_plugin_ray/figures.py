@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from composer_core.events import Event
+from composer_plugin_ray.line import Numbered, newer
 from composer_plugin_ray.worker import WorkerNote
+
+GAUGES = ("_p50_", "_p99_", "version")
+"""Parts of names whose values cannot be added; of these the largest is told."""
 
 
 class Figures:
@@ -13,8 +17,8 @@ class Figures:
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
-        self._workers: dict[str, WorkerNote] = {}
-        self._replicas: dict[str, Mapping[str, float]] = {}
+        self._workers: dict[str, Numbered] = {}
+        self._replicas: dict[str, Numbered] = {}
 
     def worker(self, name: str) -> Callable[[WorkerNote], None]:
         """Takes that worker's notes."""
@@ -22,24 +26,17 @@ class Figures:
         def take(note: WorkerNote) -> None:
             for event in note.events:
                 self._emit(event)
-            known = self._workers.get(name)
-            if known is None or note.number > known.number:
-                self._workers[name] = note
-                self._take_replicas(note)
+            self._workers[name] = newer(self._workers.get(name), note.stats)
+            for replica, stats in note.replicas.items():
+                self._replicas[replica] = newer(self._replicas.get(replica), stats)
 
         return take
 
-    def _take_replicas(self, note: WorkerNote) -> None:
-        """Several workers tell of one replica; its counters only grow, so the largest is the latest."""
-        for name, stats in note.replicas.items():
-            known = self._replicas.get(name, {})
-            if sum(stats.values()) >= sum(known.values()):
-                self._replicas[name] = stats
-
     def stats(self) -> Mapping[str, float]:
-        """Sums of counters; medians and percentiles cannot be added, so of these the worst."""
-        sampler = {f"sampler/{name}": value for name, value in added(self._replicas.values()).items()}
-        return {**added(note.stats for note in self._workers.values()), **sampler}
+        """Of all together; those of the samplers as `sampler/NAME`."""
+        sampler = added(note.value for note in self._replicas.values())
+        workers = added(note.value for note in self._workers.values())
+        return {**workers, **{f"sampler/{name}": value for name, value in sampler.items()}}
 
 
 def added(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -47,5 +44,5 @@ def added(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     for row in rows:
         for name, value in row.items():
             one = found.get(name, 0.0)
-            found[name] = max(one, value) if "_p50_" in name or "_p99_" in name or name == "version" else one + value
+            found[name] = max(one, value) if any(part in name for part in GAUGES) else one + value
     return found

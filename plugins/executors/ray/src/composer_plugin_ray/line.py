@@ -51,6 +51,18 @@ class Batch:
 
 
 @frozen
+class Numbered:
+    """A note that grows old: of two, the one with the larger number counts, however they arrive."""
+
+    number: int
+    value: Any
+
+
+def newer(known: Numbered | None, latest: Numbered) -> Numbered:
+    return latest if known is None or latest.number > known.number else known
+
+
+@frozen
 class Answer:
     """What comes back: replies, and whatever the desk's host has to tell."""
 

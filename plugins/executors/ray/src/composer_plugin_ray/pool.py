@@ -119,7 +119,7 @@ class Pool:
         """A member that has vanished serves no more, from now on: its watch may not have been told yet."""
         if remote := self.members.get(name):
             try:
-                await remote.pid()
+                await remote.found()
             except WorkLost as error:
                 await self._drop(remote, error)
 

@@ -65,22 +65,23 @@ class TrainerGroup:
 
     def __init__(self, config: RayConfig, blueprint: Blueprint) -> None:
         self._config, self._blueprint = config, blueprint
-        self._remotes: list[Remote] = []
+        self.remotes: list[Remote] = []
         self._started = asyncio.ensure_future(self._start())
 
     async def _start(self) -> None:
         ranks = self._config.trainer_ranks
         resources = {"num_cpus": self._config.rank_cpus, "num_gpus": self._config.rank_gpus}
         for rank in range(ranks):
-            self._remotes.append(start(f"rank-{rank}", resources, TrainerRank, self._blueprint, rank, ranks))
+            self.remotes.append(start(f"rank-{rank}", resources, TrainerRank, self._blueprint, rank, ranks))
         async with asyncio.timeout(self._config.start_timeout_s):
-            address = await self._remotes[0].call("address")
-            await asyncio.gather(*(remote.call("start", address) for remote in self._remotes))
+            address = await self.remotes[0].call("address")
+            await asyncio.gather(*(remote.call("start", address) for remote in self.remotes))
+        self.remotes = list(await asyncio.gather(*(remote.found() for remote in self.remotes)))
 
     async def _all(self, method: str, *args: Any) -> Any:
         try:
             await asyncio.shield(self._started)
-            asked = [asyncio.ensure_future(rank.call("ask", method, args)) for rank in self._remotes]
+            asked = [asyncio.ensure_future(rank.call("ask", method, args)) for rank in self.remotes]
             try:
                 return (await asyncio.gather(*asked))[0]
             finally:
@@ -120,5 +121,5 @@ class TrainerGroup:
         """End the ranks, whatever became of their start."""
         self._started.cancel()
         await asyncio.gather(self._started, return_exceptions=True)
-        remotes, self._remotes = self._remotes, []
+        remotes, self.remotes = self.remotes, []
         await asyncio.gather(*(end(rank, timeout_s) for rank in remotes))

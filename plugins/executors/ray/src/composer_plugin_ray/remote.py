@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
-from attrs import frozen
+from attrs import evolve, frozen
 from ray.exceptions import RayError, RayTaskError
 
 from composer_core.errors import ComposerError, WorkLost
@@ -41,8 +42,8 @@ class Host:
         except Exception as error:
             return Raised(portable(error))
 
-    async def pid(self) -> int:
-        return os.getpid()
+    async def where(self) -> tuple[int, str]:
+        return os.getpid(), socket.gethostname()
 
     async def stay(self) -> None:
         """Never ends, so whoever waits for it learns at once that this process is gone."""
@@ -56,6 +57,14 @@ class Remote:
     name: str
     """For messages: worker-0.1 is the first process at place 0."""
     actor: Any
+    pid: int = 0
+    """0 until it is known, as is `host`."""
+    host: str = ""
+
+    async def found(self) -> Remote:
+        """The same, and where it is."""
+        pid, host = await self._asked(self.actor.where.remote())
+        return evolve(self, pid=pid, host=host)
 
     async def call(self, method: str, *args: Any) -> Any:
         """Raises what the method raised, or WorkLost when its process is gone."""
@@ -64,17 +73,13 @@ class Remote:
             raise found.error
         return found
 
-    async def pid(self) -> int:
-        found: int = await self._asked(self.actor.pid.remote())
-        return found
-
     async def gone(self) -> WorkLost:
         """Returns when the process is gone."""
         try:
             await self._asked(self.actor.stay.remote())
         except WorkLost as error:
             return error
-        return WorkLost(f"the process of {self.name} has ended")
+        return self._lost("it has ended")
 
     async def _asked(self, ref: Any) -> Any:
         try:
@@ -82,8 +87,11 @@ class Remote:
         except RayTaskError as error:
             raise ComposerError(f"{self.name} broke: {error.cause}", who="ray/ray") from error
         except RayError as error:
-            text = str(error).partition("\n")[0]
-            raise WorkLost(f"the process of {self.name} is gone", who="ray/ray", found=text) from None
+            raise self._lost(str(error).partition("\n")[0]) from None
+
+    def _lost(self, found: str) -> WorkLost:
+        where = f" ({self.pid} on {self.host})" if self.pid else ""
+        return WorkLost(f"process {self.name}{where} is gone", who="ray/ray", found=found)
 
     def kill(self) -> None:
         ray.kill(self.actor, no_restart=True)

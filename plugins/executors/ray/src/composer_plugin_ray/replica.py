@@ -15,7 +15,7 @@ from composer_core import Column
 from composer_core.protocols import Sampler
 from composer_core.types import Completion, GenerateRequest, GenerateSettings, WeightsRef
 from composer_plugin_ray.blueprint import Blueprint
-from composer_plugin_ray.line import Answer, Batch, Desk
+from composer_plugin_ray.line import Answer, Batch, Desk, Numbered
 
 
 class _Absent:
@@ -28,6 +28,7 @@ class SamplerReplica:
     def __init__(self, blueprint: Blueprint, rank: int) -> None:
         self._blueprint, self._rank = blueprint, rank
         self._desk = Desk({"generate": self._generate, "release": self._release}, self._note)
+        self._notes = 0
         self._sessions: dict[str, set[tuple[str, str]]] = defaultdict(set)
 
     async def start(self) -> None:
@@ -58,8 +59,9 @@ class SamplerReplica:
         self._sessions[client].discard((sampler, session))
         await self._samplers[sampler].release(session)
 
-    def _note(self) -> Mapping[str, float]:
-        return self._samplers["policy"].stats()
+    def _note(self) -> Numbered:
+        self._notes += 1
+        return Numbered(self._notes, self._samplers["policy"].stats())
 
     async def forget(self, client: str) -> None:
         """A worker is gone: what it had asked for ends, and its sessions are freed."""

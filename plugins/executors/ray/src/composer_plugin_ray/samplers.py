@@ -15,7 +15,7 @@ from pathlib import Path
 from composer_core import Column
 from composer_core.errors import SamplerError, WorkLost
 from composer_core.types import Completion, GenerateRequest, GenerateSettings, WeightsRef
-from composer_plugin_ray.line import Line
+from composer_plugin_ray.line import Line, Numbered, newer
 from composer_plugin_ray.remote import Remote
 
 REPLICA: ContextVar[str] = ContextVar("replica")
@@ -28,7 +28,7 @@ class Replicas:
     def __init__(self, client: str) -> None:
         self._client = client
         self._lines: dict[str, Line] = {}
-        self._stats: dict[str, Mapping[str, float]] = {}
+        self._notes: dict[str, Numbered] = {}
 
     async def use(self, replicas: Mapping[str, Remote]) -> None:
         """These are there now; the lines to others are closed."""
@@ -38,8 +38,8 @@ class Replicas:
             self._lines[name] = self._open(name, replicas[name])
 
     def _open(self, name: str, replica: Remote) -> Line:
-        def note(stats: Mapping[str, float]) -> None:
-            self._stats[name] = stats
+        def note(latest: Numbered) -> None:
+            self._notes[name] = newer(self._notes.get(name), latest)
 
         return Line(self._client, lambda batch: replica.call("exchange", batch), note)
 
@@ -54,9 +54,9 @@ class Replicas:
             raise WorkLost(f"the process of {name} is gone")
         return self._lines[name]
 
-    def stats(self) -> Mapping[str, Mapping[str, float]]:
+    def notes(self) -> Mapping[str, Numbered]:
         """Each replica's counters, as of its last answer."""
-        return dict(self._stats)
+        return dict(self._notes)
 
     async def close(self) -> None:
         await self.use({})

@@ -18,7 +18,7 @@ from composer_core.events import Event
 from composer_core.executor import InProcessExecutor
 from composer_core.types import EpisodeRequest, EpisodeResult
 from composer_plugin_ray.blueprint import Blueprint
-from composer_plugin_ray.line import Answer, Batch, Desk
+from composer_plugin_ray.line import Answer, Batch, Desk, Numbered
 from composer_plugin_ray.remote import Remote
 from composer_plugin_ray.samplers import REPLICA, RemoteSampler, Replicas
 
@@ -30,11 +30,11 @@ FRESH_S = 1.0
 class WorkerNote:
     """What a worker tells with each answer."""
 
-    number: int
-    """Grows; answers may overtake each other."""
     events: tuple[Event, ...]
-    stats: Mapping[str, float]
-    replicas: Mapping[str, Mapping[str, float]]
+    """Of its episodes, since the last note."""
+    stats: Numbered
+    """Its counters."""
+    replicas: Mapping[str, Numbered]
     """Counters of each replica, as of its last answer."""
 
 
@@ -88,7 +88,7 @@ class RolloutWorker:
             self._fresh = now
         self._notes += 1
         events, self._events = self._events, []
-        return WorkerNote(self._notes, tuple(events), self._stats, self._replicas.stats())
+        return WorkerNote(tuple(events), Numbered(self._notes, self._stats), self._replicas.notes())
 
     async def close(self) -> None:
         """End episodes and sandboxes."""

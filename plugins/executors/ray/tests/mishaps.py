@@ -1,0 +1,103 @@
+"""The plugin `mishaps`: fakes that go wrong on demand. Installed for the tests of this folder by `conftest`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+
+from attrs import evolve, field, frozen
+
+from composer_core import Column, ContextSpec, SamplerSpec, SandboxSpec, hookimpl
+from composer_core.noise import uniform
+from composer_core.protocols import Continue
+from composer_testing.fakes.config import LearnerConfig
+
+COMPOSER_API = 1
+NAN = 1 << 23
+"""Position of the noise that decides."""
+
+
+@frozen
+class StuckConfig:
+    every: int = field(default=0)
+    """Each so-manieth creation of a sandbox never answers; 0 is none."""
+
+
+@frozen
+class NanConfig:
+    nan_share: float = field(default=0.0)
+    """Of attempts whose first log-probability is not a number, once in each process."""
+    looks: int = field(default=0)
+    turn_s: float = field(default=0.0)
+
+
+@frozen
+class CrashConfig:
+    task: str = ""
+    """Whose episodes crash."""
+    how: str = "raise"
+    """raise, or kill: end the process that runs them."""
+
+
+def sandboxes(config, build):
+    from composer_testing.fakes.tasks import cmp
+    from composer_testing.fakes.sandbox import MemoryProvider
+
+    class Stuck(MemoryProvider):
+        asked = 0
+
+        async def create(self, source, n=1):
+            self.asked += 1
+            if config.every and self.asked % config.every == 0:
+                await asyncio.Event().wait()
+            return await super().create(source, n)
+
+    return Stuck(commands={"cmp": cmp})
+
+
+def sampler(config, build):
+    from composer_testing.fakes.learner import Learner
+
+    class NotANumber(Learner):
+        told: set = set()
+
+        async def generate(self, ids, settings, request):
+            found = await super().generate(ids, settings, request)
+            key = (request.task_id, request.attempt)
+            if key in self.told or uniform(request.noise, NAN) >= config.nan_share:
+                return found
+            self.told.add(key)
+            return evolve(found, logprobs=Column.of("F32", [math.nan] * len(found.ids)))
+
+    learner = LearnerConfig(looks=config.looks, turn_s=config.turn_s)
+    return NotANumber(learner, build.get("renderers"), build.get("tokenizer"))
+
+
+class Crashing:
+    def __init__(self, config, build):
+        self.config = config
+
+    def next(self, view):
+        if view.task.id == self.config.task and view.sampled_tokens:
+            if self.config.how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("this task crashes its episodes")
+        return Continue()
+
+
+@hookimpl
+def composer_sandboxes():
+    yield SandboxSpec(name="stuck", factory=sandboxes, config=StuckConfig)
+
+
+@hookimpl
+def composer_samplers():
+    offers = {"sampler.logprobs", "sampler.versions", "sampler.swaps", "sampler.deterministic"}
+    yield SamplerSpec(name="nan", factory=sampler, config=NanConfig, capabilities=offers)
+
+
+@hookimpl
+def composer_contexts():
+    yield ContextSpec(name="crashing", factory=Crashing, config=CrashConfig)

@@ -1,0 +1,61 @@
+"""Real processes are killed under a run: it ends with the bytes of the undisturbed one, or stops and names the cause."""
+
+import os
+import signal
+
+import pytest
+
+STEPS, GROUPS = 6, 3
+
+
+def same_as(run, undisturbed):
+    """Nothing was left out of the final weights, nothing is in them twice, and no void became a reward."""
+    assert run.weights() == undisturbed.weights()
+    assert run.trained() == undisturbed.trained()
+    assert sorted(run.trained()) == [*range(1, STEPS + 1)]
+    assert run.ledger()["counters"]["trained_groups"] == STEPS * GROUPS
+
+
+def test_undisturbed_it_gives_the_bytes_of_one_process(run, undisturbed):
+    made = run().start().finish()
+    same_as(made, undisturbed)
+    assert not made.voids()
+
+
+@pytest.mark.parametrize("name", ["worker/", "replica/"])
+def test_a_killed_worker_or_replica_is_replaced_and_its_episodes_asked_again(run, undisturbed, name):
+    made = run().start()
+    pid = made.kill(name)
+    made.finish()
+    same_as(made, undisturbed)
+    assert set(made.voids()) == {"lost"}
+    assert any(f"({pid} on" in event["fault"]["error"] for event in made.events("FaultRecorded"))
+
+
+def test_a_killed_trainer_stops_the_run_with_its_name_and_the_resumed_run_ends_the_same(run, undisturbed):
+    made = run().start()
+    pid = made.kill("rank/")
+    code, said = made.end()
+    assert code == 1
+    assert f"rank-0 ({pid} on" in said
+    assert "resume" in said
+    made.resume().finish()
+    same_as(made, undisturbed)
+
+
+def test_a_killed_controller_leaves_no_process_and_the_resumed_run_ends_the_same(run, undisturbed):
+    made = run().start()
+    pids = [made.pid_of(name) for name in ("worker/", "replica/", "rank/")]
+    os.kill(made.process.pid, signal.SIGKILL)
+    made.stop()
+    made.resume().finish()
+    same_as(made, undisturbed)
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
