@@ -32,7 +32,7 @@ from composer_core.types import EpisodeResult
 
 VERSIONED = ("composer-core", "torch", "transformers", "accelerate", "tokenizers", "safetensors", "attrs", "pluggy")
 SEEN = ("StageStarted", "StepEnded", "EpisodeEnded")
-SAMPLED = {"trainer_tokens_per_s", "parity_p999", "parity_max"}
+SAMPLED = {"trainer_tokens_per_s", "parity_p999", "parity_max", "masked_sequences", "route_disagreement_share"}
 """Metrics of steps that the summary has a figure of."""
 BYTES_PER_MAXRSS = 1024 if sys.platform.startswith("linux") else 1
 
@@ -126,6 +126,9 @@ class Meter:
     def worst(self, name: str) -> float | None:
         return max(self.samples[name]) if self.samples.get(name) else None
 
+    def total(self, name: str) -> float | None:
+        return sum(self.samples[name]) if self.samples.get(name) else None
+
 
 def summarize_run(
     config: RunConfig,
@@ -171,6 +174,8 @@ def summarize_run(
         "exec_p50_ms": stats.get("exec_p50_ms"),
         "parity_p999": meter.latest("parity_p999"),
         "parity_max": meter.worst("parity_max"),
+        "masked_sequences": meter.total("masked_sequences"),
+        "route_disagreement_share": meter.worst("route_disagreement_share"),
         "void_share": meter.share("episodes_void", "episodes"),
         "void_by_length": meter.void_by_length(),
         "truncated_share": meter.share("episodes_truncated", "episodes"),

@@ -13,8 +13,8 @@ from composer_plugin_policy import plugin
 from composer_plugin_policy.config import GrpoConfig, PolicyGradientConfig, StageSettings
 
 
-def _view(kind="rl", settings=None, clips=None, trainer="policy/policy"):
-    stage = SimpleNamespace(stage=SimpleNamespace(name="s", kind=kind), settings=settings or {})
+def _view(kind="rl", settings=None, clips=None, trainer="policy/policy", **fields):
+    stage = SimpleNamespace(stage=SimpleNamespace(name="s", kind=kind, **fields), settings=settings or {})
     config = SimpleNamespace(trainer=SimpleNamespace(use=trainer), stages=(stage,))
     spec = AlgorithmSpec(name="ppo", advantage=list, objective=list, clips=clips)
     return RunView(config, {}, {"algorithms": (("other/ppo", spec),)})
@@ -28,9 +28,9 @@ def test_clipping_to_the_trainers_own_recomputation_is_refused():
     assert list(plugin.composer_check(_view(clips="old", trainer="other/trainer"))) == []
 
 
-@pytest.mark.parametrize("key", ["beta", "credit", "kl", "loss_scale_tokens"])
+@pytest.mark.parametrize("key", ["beta", "credit", "kl", "loss_scale_tokens", "mask_ratio", "mask_delta"])
 def test_settings_of_rl_are_refused_in_other_stages(key):
-    given = {"beta": 0.1, "credit": "last", "kl": "k1", "loss_scale_tokens": 5.0}[key]
+    given = {"credit": "last", "kl": "k1"}.get(key, 5.0)
     (problem,) = plugin.composer_check(_view(kind="sft", settings={key: given}))
     assert problem.where == f"stages.s.{key}"
     assert list(plugin.composer_check(_view(kind="rl", settings={key: given}))) == []
@@ -42,6 +42,9 @@ def test_settings_without_effect_are_refused():
     assert list(plugin.composer_check(_view(settings={"kl": "k1_mean", "beta": 0.1}))) == []
     (problem,) = plugin.composer_check(_view(settings={"final_learning_rate_share": 0.5}))
     assert problem.where == "stages.s.final_learning_rate_share"
+    (problem,) = plugin.composer_check(_view(settings={"replay_tau": 0.5}))
+    assert problem.where == "stages.s.replay_tau"
+    assert list(plugin.composer_check(_view(settings={"replay_tau": 0.5}, router_replay=True))) == []
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,10 @@ def test_settings_without_effect_are_refused():
         {"kl": "k3"},
         {"adam_beta1": 1.0},
         {"final_learning_rate_share": 1.5},
+        {"mask_ratio": 0.9},
+        {"mask_ratio": 1.0},
+        {"mask_delta": -1.0},
+        {"replay_tau": -0.1},
     ],
 )
 def test_values_out_of_range_are_refused_when_settings_are_made(fields):

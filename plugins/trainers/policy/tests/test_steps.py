@@ -8,7 +8,7 @@ import pytest
 import torch
 from attrs import evolve
 
-from composer_core.columns import Column
+from composer_core.columns import Blob, Column
 from composer_core.errors import ConfigError, PluginFault, TrainerError
 from composer_core.tensors import to_column, to_tensor
 from composer_core.types import GroupRewards
@@ -248,8 +248,50 @@ def test_replaying_a_policys_own_routes_changes_nothing_and_shifted_ones_do(engi
     shifted = torch.cat([to_tensor(column) for column in made.logprobs(_routed(given, shift=1))])
     torch.testing.assert_close(replayed, own)
     assert (shifted - own).abs().max() > 1e-2
-    assert made.step(_routed(given)).metrics["rerouted_share"] == 0.0
+    metrics = made.step(_routed(given)).metrics
+    assert metrics["rerouted_share"] == metrics["route_disagreement_share"] == 0.0
     assert "rerouted_share" not in made.step(given).metrics
+
+
+def test_replayed_experts_that_the_router_has_turned_away_from_are_replaced_and_counted(engine, batch):
+    """With a tau that no replayed gate reaches the policy routes freely; disagreement is counted either way."""
+    made = engine(experts=8)
+    given, routed = batch(LENGTHS, REWARDS), _routed(batch(LENGTHS, REWARDS), shift=1)
+    made.begin("rl", evolve(RL, replay_tau=1e9, learning_rate=1e-12))
+    own = torch.cat([to_tensor(column) for column in made.logprobs(given)])
+    torch.testing.assert_close(torch.cat([to_tensor(column) for column in made.logprobs(routed)]), own)
+    free = made.step(routed).metrics
+    made.begin("rl", evolve(RL, learning_rate=1e-12))
+    forced = made.step(routed).metrics
+    assert forced["rerouted_share"] == 0.0
+    assert free["rerouted_share"] == free["route_disagreement_share"] == forced["route_disagreement_share"] > 0.5
+
+
+def test_expert_ids_that_lie_apart_are_fetched_for_the_rows_that_are_forwarded(engine, batch):
+    made = engine(experts=8)
+    routed, shelf, read = _routed(batch(LENGTHS, REWARDS)), {}, []
+
+    class Shelf:
+        def put(self, key, data):
+            shelf[key] = data
+            return key
+
+        def get(self, uri):
+            read.append(uri)
+            return shelf[uri]
+
+    made._build = evolve(made._build, get=lambda kind, get=made._build.get: Shelf() if kind == "stores" else get(kind))
+    apart = tuple(
+        evolve(one, routes=Blob.put(Shelf(), f"{one.episode}", one.routes)) for one in _routed(routed).sequences
+    )
+    made.begin("rl", RL)
+    expected = [to_tensor(column) for column in made.logprobs(routed)]
+    found = [to_tensor(column) for column in made.logprobs(evolve(routed, sequences=apart))]
+    assert all(map(torch.equal, found, expected)) and sorted(read) == ["0", "1", "2"]
+    read.clear()
+    flat = GroupRewards("g", (0, 1, 2), (1.0, 0.5, 0.0))
+    assert made.step(evolve(routed, sequences=apart, groups=(flat,))).metrics["rerouted_share"] == 0
+    assert sorted(read) == ["0", "2"], "a row without advantage is not forwarded, so its ids stay where they are"
 
 
 def test_routes_that_do_not_fit_are_refused(engine, batch):

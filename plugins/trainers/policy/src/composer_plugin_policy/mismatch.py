@@ -50,8 +50,8 @@ def masked_rows(micro: MicroBatch, logp_N: torch.Tensor, settings: StageSettings
         counts_B = torch.bincount(micro.row_N, minlength=len(micro.rows))
         masked_B |= (sums_B / counts_B).abs() > math.log(settings.mask_ratio)
     if settings.mask_delta:
-        largest_B = delta_N.new_zeros(len(micro.rows)).index_reduce_(0, micro.row_N, delta_N.abs(), "amax")
-        masked_B |= largest_B > settings.mask_delta
+        beyond_N = delta_N.abs() > settings.mask_delta
+        masked_B[micro.row_N[beyond_N]] = True
     return masked_B
 
 
