@@ -12,7 +12,10 @@ from composer_core.tensors import token_logprobs
 from composer_plugin_hf.policy import HFPolicy
 from composer_plugin_mxfp8 import MXFP8Config
 from composer_plugin_mxfp8.factory import build
+from composer_plugin_policy.config import PolicyTrainerConfig, StageSettings
+from composer_plugin_policy.trainer import PolicyTrainer
 from composer_testing.contracts.models import RoutedModelContract, padded, sequences
+from composer_testing.contracts.trainers import TrainerContract
 
 COMMON = {
     "vocab_size": 96,
@@ -84,6 +87,25 @@ def test_the_sampler_gives_a_token_the_probability_that_the_trainer_computes(det
     with torch.no_grad():
         apart = torch.cat([(logprobs(model, row, True) - logprobs(model, row, False)).abs() for row in sequences(96)])
     assert float((apart > 1e-5).float().mean()) <= 0.1 and float(apart.max()) <= 0.02
+
+
+class TestTrains(TrainerContract):
+    """A step of the optimizer is seen by what is quantized once for each version of the weights."""
+
+    objective = "nll"
+
+    @pytest.fixture
+    def context(self, tmp_path):
+        def get(kind):
+            return policy(Qwen3MoeConfig(**COMMON, **GROUPED, num_experts=8), True) if kind == "policy" else None
+
+        return BuildContext(tmp_path / "run", seed=5, deterministic=True, get=get)
+
+    def build(self, context):
+        return PolicyTrainer(PolicyTrainerConfig(), context)
+
+    def settings(self):
+        return StageSettings(learning_rate=1e-2)
 
 
 SETS = ("--set", 'plugins=["local","code","drills","hidden-tests","hf","torch-sampler","policy","report","mxfp8"]')

@@ -110,6 +110,26 @@ class TrainerContract:
         self._with(context, carry_on)
         assert (tmp_path / "resumed").read_bytes() == self._trained(context, tmp_path / "whole", steps=(0, 1, 2))
 
+    def test_it_computes_with_the_weights_that_it_saves(self, context: BuildContext, tmp_path: Path) -> None:
+        """Whatever it keeps beside them (quantized copies, say) is of the last step too."""
+        found: list[list[Column]] = []
+
+        async def trained(trainer: Trainer) -> None:
+            await trainer.begin("stage", self.settings())
+            for step in range(3):
+                await trainer.step(self._batch(step))
+            found.append(await trainer.logprobs(self._batch(0)))
+            await trainer.save(tmp_path / "saved")
+
+        async def loaded(trainer: Trainer) -> None:
+            await trainer.load(tmp_path / "saved")
+            await trainer.begin("stage", self.settings())
+            found.append(await trainer.logprobs(self._batch(0)))
+
+        self._with(context, trained)
+        self._with(context, loaded)
+        assert found[0] == found[1]
+
     def test_loading_a_folder_that_was_never_saved_is_a_store_error(
         self, context: BuildContext, tmp_path: Path
     ) -> None:

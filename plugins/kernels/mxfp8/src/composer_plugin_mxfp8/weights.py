@@ -1,9 +1,11 @@
 """Expert weights in MXFP8, made once for each version of the parameter that they stand for.
 
-A parameter counts its in-place changes (`Tensor._version`): optimizers and `load_state_dict` move it, writing through
-`.data` does not, so `forget` is there for who does that. Two are never remembered: parameters in a process where
-`fully_shard` is used, since an all-gather writes behind that counter, and tensors made in inference mode, which have
-none. Those are quantized in each forward and again in the backward, so that no gathered copy outlives its layer.
+A parameter counts its in-place changes (`Tensor._version`): `load_state_dict` moves it, and so do most optimizers.
+Fused ones write behind that counter, so a step of any `torch.optim.Optimizer` in the process makes all weights anew.
+Writing through `.data` is seen by neither: `forget` is there for who does that. Two are never remembered: parameters in
+a process where `fully_shard` is used, since an all-gather writes behind the counter as well, and tensors made in
+inference mode, which have none. Those are quantized in each forward and again in the backward, so that no gathered copy
+outlives its layer.
 
 Legend: E experts, N outputs, K inputs of a projection.
 """
@@ -11,9 +13,10 @@ Legend: E experts, N outputs, K inputs of a projection.
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from composer_plugin_mxfp8.config import MXFP8Config
@@ -33,11 +36,25 @@ class Weights(NamedTuple):
 _KNOWN: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
+class _Steps:
+    """Optimizer steps of this process."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        register_optimizer_step_post_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.taken += 1
+
+
+_STEPS = _Steps()
+
+
 def quantized(weight_ENK: torch.Tensor, ops: Ops, config: MXFP8Config) -> Weights:
     """The weights as `ops` takes them."""
     if torch.compiler.is_compiling() or weight_ENK.is_inference() or _sharded():
         return _quantize(weight_ENK, ops, config)
-    now = (weight_ENK._version, weight_ENK.data_ptr(), ops, config)
+    now = (_STEPS.taken, weight_ENK._version, weight_ENK.data_ptr(), ops, config)
     then, made = _KNOWN.get(weight_ENK, (None, None))  # type: ignore[no-untyped-call]
     if made is None or then != now:
         made = _quantize(weight_ENK, ops, config)
