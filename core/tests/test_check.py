@@ -325,3 +325,8 @@ class Square:
 def test_a_default_that_is_made_of_other_settings_is_a_default():
     assert differing(Square(5)) == {"width": 5}
     assert differing(Square(5, 6)) == {"width": 5, "height": 6}
+
+
+def test_a_network_is_refused_where_the_sandbox_declares_none():
+    with pytest.raises(CheckError, match=r"fakes/memory does not offer sandbox\.networks, which network\.allow needs"):
+        checked("--set", 'network.allow=["example.com"]')

@@ -166,3 +166,10 @@ def test_any_override_text_is_applied_or_refused_never_a_crash(text):
     data = {"a": {"b": 1}, "stages": [{"name": "x"}]}
     with contextlib.suppress(ConfigError):
         override(data, text)
+
+
+@pytest.mark.parametrize("host", ["http://example.com", "example.com/x", "user@example.com", "a b", ""])
+def test_what_is_no_host_is_refused_before_anything_runs(path, host):
+    assert load(path, ['network.allow=["*.example.com:443", "[::1]:80"]']).network.allow[1] == "[::1]:80"
+    with pytest.raises(ConfigError, match="allow"):
+        load(path, [f"network.allow={json.dumps([host])}"])

@@ -74,14 +74,14 @@ def toolbox(*specs):
     return Toolbox({spec.name: Tool.of(f"fakes/{spec.name}", spec, spec.function, None) for spec in specs})
 
 
-def run(script, *, limits=None, context=None, box=None, reward=checked, request=None, renderer=RENDERER):
+def run(script, *, limits=None, context=None, box=None, reward=checked, request=None, renderer=RENDERER, boxes=None):
     task = TASKS.tasks("train")[0]
     spec = RewardSpec(name="checked", function=reward, outcome=True)
     parts = EpisodeParts(
         samplers={"policy": script, "teacher": script},
         renderer=renderer,
         toolbox=box or toolbox(),
-        sandboxes=Sandboxes(sandboxes(None, BuildContext(Path())), "fakes/memory", TASKS.tree),
+        sandboxes=boxes or Sandboxes(sandboxes(None, BuildContext(Path())), "fakes/memory", TASKS.tree),
         context=context or Plain(NoConfig(), BuildContext(Path())),
         rewards=(Reward("fakes/checked", "1", spec, reward, None, 1.0),),
         resolve_grading=TASKS.grading,
@@ -425,3 +425,19 @@ def test_a_summary_opens_a_branch_and_every_sampled_token_is_trained_once():
     start = next(i for i in range(len(ids)) if ids[i : i + len(summary)] == summary)
     assert not any(trace.branches[1].sampled.values()[start : start + len(summary)]), "spliced, as context"
     assert len(script.released) == 2
+
+
+def test_what_the_run_allows_is_reached_from_the_episodes_sandbox_and_never_from_the_grading_room(monkeypatch):
+    provider = sandboxes(None, BuildContext(Path()))
+    boxes = Sandboxes(provider, "fakes/memory", TASKS.tree, allow=("example.com:443",))
+    assert run(Script(WRITE, DONE), boxes=boxes).verdict.outcome is Outcome.VOID, "its sandboxes have no networks"
+    allowed = {}
+
+    async def set_network(self, allow):
+        allowed[self.id] = tuple(allow)
+
+    monkeypatch.setattr(MemorySandbox, "set_network", set_network, raising=False)
+    before = boxes.created
+    assert run(Script(WRITE, DONE), boxes=boxes).verdict.outcome is Outcome.SOLVED
+    assert boxes.created - before == 2, "one to act in, one to grade in"
+    assert list(allowed.values()) == [("example.com:443",)]

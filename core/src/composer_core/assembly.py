@@ -171,7 +171,7 @@ class Assembly:
         assert isinstance(one.entry.spec, SandboxSpec)
         tree_of = self.get("tasks").tree
         provider = self._make(one, one.entry.spec.factory, closes=False)
-        made = Sandboxes(provider, one.entry.id, tree_of, self.config.sandbox_limits)
+        made = Sandboxes(provider, one.entry.id, tree_of, self.config.sandbox_limits, self.config.network.allow)
         self._order.append((one.entry, made))
         return made
 

@@ -35,6 +35,8 @@ def needs_of(config: RunConfig) -> list[tuple[str, str, str]]:
         needs.append(("samplers", "sampler.swaps", "max_staleness > 0"))
     if any(stage.router_replay for stage in rl):
         needs += [(f"{who}s", f"{who}.routes", "router_replay") for who in ("model", "sampler", "trainer")]
+    if config.network.allow:
+        needs.append(("sandboxes", "sandbox.networks", "network.allow"))
     if config.deterministic:
         needs.append(("samplers", "sampler.deterministic", "deterministic"))
         needs.append(("trainers", "trainer.deterministic", "deterministic"))

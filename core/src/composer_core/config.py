@@ -19,7 +19,7 @@ from typing import Any, TypeVar, get_args
 import attrs
 import cattrs
 from attrs import Factory, field, frozen
-from attrs.validators import ge, gt, in_, le, optional
+from attrs.validators import deep_iterable, ge, gt, in_, le, matches_re, optional
 from cattrs.gen import make_dict_structure_fn
 
 from composer_core.errors import ConfigError, did_you_mean
@@ -233,6 +233,14 @@ class SandboxLimits:
 
 
 @frozen
+class NetworkConfig:
+    """What the sandboxes of episodes may reach; those that grade reach nothing."""
+
+    allow: tuple[str, ...] = field(default=(), validator=deep_iterable(matches_re(r"[^\s/@]+")))
+    """Hosts: "name", "*.suffix" or an address, with ":port" or for all ports; see protocols.Networks. Default, none."""
+
+
+@frozen
 class RunConfig:
     """A run file with every default filled in."""
 
@@ -276,6 +284,8 @@ class RunConfig:
     """Overrides of each task's limits."""
     sandbox_limits: SandboxLimits = SandboxLimits()
     """Caps of every sandbox."""
+    network: NetworkConfig = NetworkConfig()
+    """What commands of an episode may reach."""
     stages: tuple[StageChoice, ...] = ()
     """What is trained, in order."""
     evaluations: tuple[EvaluationSet, ...] = ()

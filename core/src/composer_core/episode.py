@@ -58,6 +58,8 @@ async def _attempt(episode: RunningEpisode) -> None:
     started = time.perf_counter()
     request, parts = episode.request, episode.parts
     async with await parts.sandboxes.create(request.task, extra_needs=parts.toolbox.needs) as sandbox:
+        if parts.sandboxes.allow:
+            await sandbox.set_network(parts.sandboxes.allow)
         episode.stats["create_s"] = time.perf_counter() - started
         try:
             async with asyncio.timeout(None if parts.deterministic else request.task.limits.wall_s):

@@ -335,7 +335,8 @@ class _Skipped:
 class Sandboxes:
     """A node's sandboxes of one provider: templates prepared once, one sandbox for one episode, times counted.
 
-    `tree_of` resolves a workspace reference and is called once for each; `limits` are those of every template.
+    `tree_of` resolves a workspace reference and is called once for each; `limits` are those of every template;
+    `allow` is what commands of an episode may reach, which is for whoever runs one to set.
     """
 
     def __init__(
@@ -344,7 +345,9 @@ class Sandboxes:
         plugin: str,
         tree_of: Callable[[TreeRef], Tree],
         limits: SandboxLimits | None = None,
+        allow: tuple[str, ...] = (),
     ) -> None:
+        self.allow = allow
         self.provider = provider
         self.plugin = plugin
         self.limits = limits or SandboxLimits()
