@@ -1,6 +1,13 @@
 """Inputs of a layer of experts, and signal over noise. N tokens, D width, F expert width, E experts, K a token."""
 
+import re
+from pathlib import Path
+
 import torch
+
+import composer_plugin_mxfp8
+
+KERNELS = Path(composer_plugin_mxfp8.__file__).with_name("kernels")
 
 ROUTINGS = ("even", "ragged", "two experts", "one expert", "one token")
 
@@ -60,3 +67,8 @@ def decibels(signal, noisy):
     """Signal over noise."""
     noise = (signal.double() - noisy.double()).square().sum()
     return float(10 * torch.log10(signal.double().square().sum() / noise)) if noise else float("inf")
+
+
+def launched(pattern):
+    """Names of the kernels whose launches in our sources look like `pattern`."""
+    return {name for source in KERNELS.glob("*.py") for name in re.findall(pattern, source.read_text())}

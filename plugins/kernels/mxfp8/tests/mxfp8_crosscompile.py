@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,6 +30,8 @@ TYPES = {
 INSTRUCTIONS = {
     "bf16 wgmma": r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.bf16\.bf16",
     "e4m3 wgmma": r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k32\.f32\.e4m3\.e4m3",
+    "bf16 tcgen05": r"tcgen05\.mma\.\S*kind::f16",
+    "e4m3 tcgen05": r"tcgen05\.mma\.\S*kind::f8f6f4",
     "block_scale": r"tcgen05\.mma\.\S*kind::mxf8f6f4\S*block_scale",
     "bulk copy": r"cp\.async\.bulk\.tensor",
 }
@@ -116,18 +119,13 @@ def launches():
     yield "dgrad", 90, record(hopper, "rows_by_weights", lambda: hopper.grouped(y, w, ends_E, False, fp32))
     yield "few rows", 90, record(hopper, "weights_by_rows", lambda: hopper.grouped_swapped(x, *weights, ends_E, bf16))
     yield "wgrad", 90, record(hopper, "rows_by_rows", lambda: hopper.wgrad(y, x, ends_E, fp32))
-    for name, pairs in (("decode a token", 8), ("decode", P)):
-        tile, few = matmul.decode_tile(pairs), ids_P[:pairs]
-        yield (
-            name,
-            90,
-            record(decode, "weights_by_pairs", lambda t=tile, p=few: decode.decode(x[: len(p)], p, *weights, bf16, t)),
-        )
-    yield (
-        "fp8_1x128_pow2",
-        90,
-        record(promoted, "promoted_rows_by_weights", lambda: promoted.promoted_mm(*coarse, ends_E, bf16)),
-    )
+    for capability in (90, 100):
+        for name, pairs in (("decode a token", 8), ("decode", P)):
+            tile, few = matmul.decode_tile(pairs), ids_P[:pairs]
+            call = partial(decode.decode, x[:pairs], few, *weights, bf16, tile)
+            yield name, capability, record(decode, "weights_by_pairs", call)
+        call = partial(promoted.promoted_mm, *coarse, ends_E, bf16)
+        yield "fp8_1x128_pow2", capability, record(promoted, "promoted_rows_by_weights", call)
     name = "scaled_rows_by_weights"
     yield "forward", 100, record(blackwell, name, lambda: blackwell.grouped(*rows, *weights, ends_E, True, bf16))
     yield "dgrad", 100, record(blackwell, name, lambda: blackwell.grouped(*dy, *tall, ends_E, False, bf16))
@@ -140,7 +138,10 @@ def main():
         ptx, shared = compiled(recorder, capability)
         registers, spilled = assembled(ptx, capability)
         counts = {what: len(re.findall(pattern, ptx)) for what, pattern in INSTRUCTIONS.items()}
-        found[f"{name} sm_{capability}"] = {"registers": registers, "spilled": spilled, "shared": shared, **counts}
+        kernel = recorder.kernel.__name__
+        found[f"{name} sm_{capability}"] = {
+            "kernel": kernel, "registers": registers, "spilled": spilled, "shared": shared, **counts,
+        }  # fmt: skip
     json.dump(found, sys.stdout)
 
 

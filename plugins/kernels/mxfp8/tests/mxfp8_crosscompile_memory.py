@@ -17,9 +17,19 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from composer_plugin_mxfp8 import kernels, reference
-from composer_plugin_mxfp8.kernels import combining, dequantizing, gather, planning, quantize, router, swiglu, swizzling
+from composer_plugin_mxfp8.kernels import (
+    combining,
+    dequantizing,
+    gather,
+    planning,
+    promoted,
+    quantize,
+    router,
+    swiglu,
+    swizzling,
+)
 
-MODULES = (combining, dequantizing, gather, planning, quantize, router, swiglu, swizzling)
+MODULES = (combining, dequantizing, gather, planning, promoted, quantize, router, swiglu, swizzling)
 TYPES = {
     torch.float32: "fp32", torch.int16: "i16", torch.uint8: "u8", torch.int32: "i32", torch.int64: "i64",
 }  # fmt: skip
@@ -58,6 +68,7 @@ def recorded():
     kernels.gather_quantize(x_ND, plan)
     kernels.gather_quantize_both(x_ND, plan, "rceil", weights_NK)
     kernels.gather_rows(rows, plan)
+    kernels.gather_columns(rows, plan)
     kernels.gather_both(rows, plan)
     kernels.combine(out_RD, plan, weights_NK)
     kernels.combine_backward(x_ND, out_RD, plan, weights_NK)
@@ -65,6 +76,7 @@ def recorded():
     kernels.swiglu_quantize_both(h_R2F)
     kernels.swiglu_backward(h_R2F[:, :2048], h_R2F)
     kernels.swiglu_backward_weighted(h_R2F[:, :2048], h_R2F, plan, weights_NK)
+    promoted.quantize_rows_1x128(x_ND)
     kernels.route(torch.zeros(128, 256), 8, torch.zeros(256), "sigmoid")
     return found
 
@@ -93,7 +105,7 @@ def main():
     found, seen = {}, Counter()
     for kernel, args, options in recorded():
         seen[kernel.__name__] += 1
-        for capability in (90, 100) if seen[kernel.__name__] == 1 else (90,):
+        for capability in (90, 100):
             ptx = compiled(kernel, args, options, capability)
             registers, spilled = assembled(ptx, capability)
             counts = {what: len(re.findall(pattern, ptx)) for what, pattern in INSTRUCTIONS.items()}

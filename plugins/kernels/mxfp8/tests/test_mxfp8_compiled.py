@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from mxfp8_cases import launched
 
 from composer_plugin_mxfp8 import fp8_1x128_pow2
 
@@ -23,15 +24,24 @@ BUDGET = {
     "decode a token sm_90": 168,
     "decode sm_90": 168,
     "fp8_1x128_pow2 sm_90": 168,
+    "decode a token sm_100": 168,
+    "decode sm_100": 168,
+    "fp8_1x128_pow2 sm_100": 168,
     "forward sm_100": 168,
     "dgrad sm_100": 168,
     "wgrad sm_100": 168,
 }
 """Registers of a thread: what a tile's sums need, and room for another release of Triton. With 128 or 168, two or three
 programs share a multiprocessor."""
+PRODUCTS = ("bf16 wgmma", "e4m3 wgmma", "bf16 tcgen05", "e4m3 tcgen05", "block_scale")
 SHARED = 227 << 10
 """Bytes of shared memory that a program may have on both GPUs."""
-INSTRUCTION = {"fp8_1x128_pow2 sm_90": "e4m3 wgmma"}
+INSTRUCTION = {
+    "fp8_1x128_pow2 sm_90": "e4m3 wgmma",
+    "fp8_1x128_pow2 sm_100": "e4m3 tcgen05",
+    "decode a token sm_100": "bf16 tcgen05",
+    "decode sm_100": "bf16 tcgen05",
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +69,11 @@ def test_kernels_keep_their_registers_and_spill_none(compiled, kernel):
 @pytest.mark.parametrize("kernel", BUDGET)
 def test_products_run_on_the_tensor_cores_they_were_written_for(compiled, kernel):
     wanted = INSTRUCTION.get(kernel, "bf16 wgmma" if kernel.endswith("sm_90") else "block_scale")
-    products = {what: compiled[kernel][what] for what in ("bf16 wgmma", "e4m3 wgmma", "block_scale")}
+    products = {what: compiled[kernel][what] for what in PRODUCTS}
     assert {what for what, count in products.items() if count} == {wanted}
     assert compiled[kernel]["bulk copy"]
 
 
-def test_every_kernel_that_was_compiled_has_a_budget(compiled):
+def test_every_matrix_kernel_is_compiled_and_has_a_budget(compiled):
     assert set(compiled) == set(BUDGET)
+    assert {found["kernel"] for found in compiled.values()} == launched(r"\n    (\w+)\[\(")

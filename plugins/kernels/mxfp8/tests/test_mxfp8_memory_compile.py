@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mxfp8_cases import launched
 
 REGISTERS = {"place": 255}
 """Most registers of a thread, where 168 is not the bound: at that, twelve warps share a multiprocessor."""
@@ -28,10 +29,16 @@ def kernels():
 
 
 def test_kernels_spill_only_where_it_pays_and_leave_room_for_others(kernels):
-    assert len(kernels) >= 30
     for name, found in kernels.items():
         assert found["spilled"] <= SPILLED.get(name.split()[0], 0), name
         assert found["registers"] <= REGISTERS.get(name.split()[0], 168), name
+
+
+def test_every_kernel_that_moves_memory_is_compiled_for_both(kernels):
+    names = launched(r"\blaunch\(\s*(\w+),")
+    assert {(name.split()[0], name.split()[2]) for name in kernels} == {
+        (name, target) for name in names for target in ("sm_90", "sm_100")
+    }
 
 
 def test_tensors_are_read_and_written_8_or_16_bytes_at_a_time(kernels):
