@@ -132,7 +132,7 @@ def _ledger(told: Mapping[str, Any]) -> Iterable[RenderableType]:
     if "slots" in tables:
         places = (("Slots", "slots"), ("Groups", "groups"))
         now = [_table(title, _counted(tables[name])) for title, name in places if tables.get(name)]
-        yield Group(*(part for table in now for part in (table, Text())))
+        yield Group(*[part for table in now for part in (table, Text())][:-1])
         late = _bars("Staleness", "versions late", tables.get("staleness", {}))
         yield Group(late, Text(), _bars("Versions", "of live groups", tables.get("versions", {})))
     lines = [(name.replace("_", " "), count) for name, count in _counted(counts)]
@@ -166,9 +166,14 @@ def _throughput(picture: Picture) -> Table:
 
 def _parts(kind: str, parts: Mapping[str, Mapping[str, float]]) -> Table:
     names = list(dict.fromkeys(name for figures in parts.values() for name in figures))
-    rows = [(id, *(number(figures.get(name)) for name in names)) for id, figures in list(parts.items())[:SHOWN]]
+    shown = list(parts.items())[:SHOWN]
+    rows = [(id, *(_figure(name, figures.get(name)) for name in names)) for id, figures in shown]
     more = [(f"and {len(parts) - SHOWN} more",)] if len(parts) > SHOWN else []
     return _table(kind.capitalize(), [*rows, *more], ("", *names))
+
+
+def _figure(name: str, value: float | None) -> str:
+    return f"{value:.0f}" if name == "pid" and value is not None else number(value)
 
 
 def _bars(title: str, heading: str, counts: Mapping[str, int]) -> Table:

@@ -175,7 +175,7 @@ function cards(run) {
   if (oldest.length) shown.push(card("Longest under way", table(["task", "group", "slot", "for"], oldest.map((row) => [row.task, number(row.group), number(row.slot), clock(row.for_s)]))));
   for (const [kind, rows] of Object.entries(parts)) {
     const names = [...new Set(Object.values(rows).flatMap((row) => Object.keys(row)))];
-    shown.push(card(kind[0].toUpperCase() + kind.slice(1), table(["", ...names], Object.entries(rows).map(([id, row]) => [id, ...names.map((name) => number(row[name]))]))));
+    shown.push(card(kind[0].toUpperCase() + kind.slice(1), table(["", ...names], Object.entries(rows).map(([id, row]) => [id, ...names.map((name) => (name === "pid" && name in row ? String(row[name]) : number(row[name])))]))));
   }
   const figures = Object.entries(told.executor);
   if (figures.length) shown.push(card("Executor", table(["figure", "now"], figures.map(([name, value]) => [name, number(value)]))));
@@ -200,8 +200,8 @@ function themeButton() {
   const button = make("button", { type: "button", onclick: () => { root.dataset.theme = dark() ? "light" : "dark"; button.textContent = other(); } }, other());
   return button;
 }
-const title = make("h1", {}, "A run"), state = make("span", { class: "chip warn", role: "status" }, "connecting"), age = make("span", { class: "soft small" });
-const folder = make("p", { class: "soft small" }), main = make("main", {});
+const title = make("h1", {}, "A run"), state = make("span", { class: "chip warn", role: "status" }, "connecting"), age = make("b");
+const folder = make("span"), main = make("main", {});
 let drawn = "", width = 0;
 
 function set(node, text) { if (node.textContent !== text) node.textContent = text; }
@@ -234,5 +234,5 @@ async function refresh() {
   setTimeout(refresh, EVERY_MS);
 }
 addEventListener("resize", () => { if (run) show(run); });
-app.append(make("header", {}, title, state, age, make("span", { class: "grow" }), themeButton()), folder, main);
+app.append(make("header", {}, title, state, make("span", { class: "grow" }), themeButton()), make("p", { class: "soft small" }, age, " in ", folder), main);
 refresh();
