@@ -80,7 +80,7 @@ class Chain:
         """The links that lead to a version, from the one whose base is held or that is whole.
 
         Raises:
-            StoreError: a link is missing, or was made from other weights than those that its base leads to.
+            StoreError: a link is missing.
         """
         links = [self.link(version)]
         while (base := links[-1].base) is not None:
@@ -88,8 +88,6 @@ class Chain:
             if held and (held.version, held.checksum) == (base, first.base_checksum):
                 break
             links.append(self.link(base))
-            if links[-1].checksum != first.base_checksum:
-                raise StoreError(f"weights {first.version} were made from another {base}", where=self.store.url)
         return links[::-1]
 
     def versions(self) -> list[int]:

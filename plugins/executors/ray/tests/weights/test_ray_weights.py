@@ -172,6 +172,15 @@ async def test_a_receiver_started_anew_in_its_folder_goes_on_from_what_it_held(p
 
 
 @runs
+async def test_what_was_held_is_not_loaded_again_if_the_disk_damaged_it_meanwhile(place: Place) -> None:
+    ref = await place.publish()
+    await place.arrives(place.receiver("sampler"), ref)
+    (held,) = (place.root / "sampler").iterdir()
+    damage(held)
+    await place.arrives(place.receiver("sampler"), ref)
+
+
+@runs
 async def test_a_receiver_and_the_publisher_hold_one_copy_each(place: Place) -> None:
     receiver = place.receiver("sampler")
     for _ in range(3):
