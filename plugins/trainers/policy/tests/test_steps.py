@@ -196,6 +196,38 @@ def test_parity_is_compared_on_comparable_tokens_only(engine, batch):
     assert stats.metrics["parity_max"] == pytest.approx(1e-3, rel=1e-2)
 
 
+def shifted(made, given, nats):
+    """The batch as a sampler gave it whose log-probabilities are so far off; all of it comparable."""
+    rows = zip(given.sequences, [to_tensor(column) for column in made.logprobs(given)], strict=True)
+    every = [
+        evolve(s, behavior=to_column(logp_T + nats), comparable=to_column(torch.ones(len(logp_T), dtype=torch.uint8)))
+        for s, logp_T in rows
+    ]
+    return evolve(given, sequences=tuple(every))
+
+
+def test_parity_is_measured_where_no_group_teaches_anything(engine, batch):
+    """A policy that solves nothing may be one that its sampler computes wrongly."""
+    made = engine()
+    made.begin("rl", RL)
+    stats = made.step(shifted(made, batch(LENGTHS, (0.0,) * 3), 1e-3))
+    assert stats.metrics["trained_tokens"] == 0 and stats.metrics["parity_tokens"] > 0
+    assert stats.metrics["parity_median"] == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("rewards", [REWARDS, (0.0,) * 3])
+def test_a_sampler_of_another_policy_stops_the_run_before_a_step(engine, batch, rewards):
+    made = engine()
+    made.begin("rl", RL)
+    before = {name: tensor.clone() for name, tensor in made._model.state_dict().items()}
+    given = shifted(made, batch(LENGTHS, rewards), -2.0)
+    with pytest.raises(TrainerError, match="does not compute the policy that is trained"):
+        made.step(given)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in made._model.state_dict().items())
+    made.begin("rl", evolve(RL, parity_stop=0.0))
+    assert made.step(given).metrics["parity_median"] == pytest.approx(2.0)
+
+
 def test_importance_weights_are_reported_with_their_cap(engine, batch):
     made = engine()
     made.begin("rl", RL)

@@ -62,6 +62,9 @@ class StageSettings:
     """rl: L0, the constant in tokens an episode by which the summed loss is divided (times the admitted episodes)."""
     max_nonfinite_in_a_row: int = field(default=3, validator=gt(0))
     """Steps in a row that may be skipped for a loss or gradient that is not finite; the last of them stops the run."""
+    parity_stop: float = field(default=0.5, validator=_NOT_NEGATIVE)
+    """rl: nats; the run stops when half of a step's comparable tokens were sampled with log-probabilities further from
+    the trainer's than this, since one of the two then computes another policy; 0 never stops."""
     beta: float = field(default=0.0, validator=_NOT_NEGATIVE)
     """rl: weight of the KL term in the reward; at 0 no reference weights are kept."""
     kl: str = field(default="k1", validator=in_(KL_MODES))

@@ -88,11 +88,13 @@ class Engine:
         with self._noise():
             plan = self._plan(batch, settings)
             tally = self._accumulate(plan, settings)
+        parity = tally.parity(self._pool) if plan.algorithm else {}
+        refuse_another_policy(parity, settings, self._counters.stage)
         rate = learning_rate(settings, self._counters.updates, batch.progress)
         norm, applied = self._update(plan, tally, settings, rate)
         metrics = {
             **tally.common(time.perf_counter() - started_s),
-            **(tally.policy() | tally.parity(self._pool) if plan.algorithm else tally.prediction()),
+            **(tally.policy() | parity if plan.algorithm else tally.prediction()),
             **(tally.masks() if settings.masks else {}),
             **plan.facts,
             "grad_norm": norm,
@@ -150,6 +152,9 @@ class Engine:
                 tally.add_prediction(micro, scores)
             else:
                 tally.add_policy(micro, scores, getattr(plan.algorithm.config, "cap", None))
+        with torch.no_grad():
+            for micro in self._micro_batches(plan.probe, settings):
+                tally.add_parity(micro, self._scores(self._model, micro, settings))
         return tally
 
     def _micro_batches(self, rows: list[Row] | tuple[Row, ...], settings: StageSettings) -> Iterator[MicroBatch]:
@@ -284,3 +289,16 @@ class Engine:
             counters = self._counters
             torch.manual_seed(key_of(self._build.seed, counters.stage, counters.steps, self.ranks.rank))
             yield
+
+
+def refuse_another_policy(parity: Mapping[str, float], settings: StageSettings, stage: str) -> None:
+    """Raises TrainerError where the sampler's numbers are of another policy than the trainer's."""
+    found = parity.get("parity_median", 0.0)
+    if settings.parity_stop and not found <= settings.parity_stop:
+        raise TrainerError(
+            "the sampler does not compute the policy that is trained",
+            where=f"stages.{stage}.parity_stop",
+            expected=f"half of a step's tokens within {settings.parity_stop:g} nats of the trainer's log-probabilities",
+            found=f"{found:.3g} nats over {parity['parity_tokens']:.0f} tokens of the same version",
+            fix="look at what keeps copies of weights: kernels, samplers, weight sync",
+        )

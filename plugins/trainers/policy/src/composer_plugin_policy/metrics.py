@@ -95,7 +95,13 @@ class Tally:
         self.add(weighed=float(len(w_N)), w=w_N, w_squared=w_N.double() ** 2)
         if cap is not None:
             self.add(capped=delta_N > math.log(cap))
-        self._parity.append(delta_N[micro.comparable_N].abs())
+        self.add_parity(micro, scores)
+
+    def add_parity(self, micro: MicroBatch, scores: TokenScores) -> None:
+        """Distance to the sampler's log-probabilities, where the two may be compared."""
+        if micro.behavior_N is not None:
+            delta_N = scores.logp_N.detach() - micro.behavior_N
+            self._parity.append(delta_N[micro.comparable_N].abs())
 
     def reduce(self) -> None:
         """Sum over ranks."""
@@ -104,11 +110,12 @@ class Tally:
         self._sums = dict(zip(SUMS, vector.unbind(), strict=True))
 
     def parity(self, pool: ParityPool) -> dict[str, float]:
-        """p99.9 of |own - sampler's log-probability| over the pool, and the largest of this step."""
+        """|own - sampler's log-probability|: p99.9 over the pool, and this step's median and largest."""
         deltas = self._ranks.gather(torch.cat([torch.zeros(0, device=self._device), *self._parity]))
         found = {"parity_tokens": float(len(deltas))}
         if len(deltas):
             found["parity_p999"] = pool.add(deltas)
+            found["parity_median"] = float(deltas.median())
             found["parity_max"] = float(deltas.max())
         return found
 

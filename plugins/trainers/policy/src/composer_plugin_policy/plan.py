@@ -23,6 +23,9 @@ from composer_plugin_policy.batching import Row, make_rows
 from composer_plugin_policy.config import StageSettings
 from composer_plugin_policy.objectives import nll
 
+PROBE_ROWS = 8
+"""Rows of a step that trains none whose parity is measured."""
+
 
 @frozen(eq=False)
 class Plan:
@@ -37,6 +40,8 @@ class Plan:
     """None for nll."""
     facts: Mapping[str, float] = Factory(dict)
     """Metrics that are known before the first pass."""
+    probe: tuple[Row, ...] = ()
+    """Rows that are only compared with the sampler: a policy that solves nothing may be one that it samples wrongly."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -69,12 +74,14 @@ def plan_policy(
     facts = {"flat_share": flat_share(batch.groups, advantages)}
     if kl:
         facts["kl_per_token"] = sum(e.total for e in kl.values()) / max(1, sum(e.tokens for e in kl.values()))
+    trained = tuple(row for row in credited if row.advantage != 0 or "ref" in algorithm.needs)
     return Plan(
-        rows=tuple(row for row in credited if row.advantage != 0 or "ref" in algorithm.needs),
+        rows=trained,
         objective=algorithm.objective,
         divisor=batch.episodes * settings.loss_scale_tokens,
         algorithm=algorithm,
         facts=facts,
+        probe=() if trained else tuple(credited[:PROBE_ROWS]),
     )
 
 
