@@ -66,12 +66,14 @@ def pages(tmp_path_factory):
                 inside = await seen(folder / "one", f"{running.url}/#{TOKEN}", "--dump-dom")
                 outside = await seen(folder / "two", running.url, "--dump-dom")
                 wrong = await seen(folder / "two", f"{running.url}/#{TOKEN}-not", "--dump-dom")
+                size = ("--dump-dom", "--window-size=500,900")
+                narrow = await seen(folder / "one", f"{running.url}/#{TOKEN}", *size)
                 shot = folder / "fleet.png"
                 picture = (f"--screenshot={shot}", "--window-size=1280,1100")
                 await seen(folder / "one", f"{running.url}/#{TOKEN}", *picture)
                 async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
                     figures = await (await session.get(f"{running.url}/v1/fleet")).json()
-                return inside, outside, wrong, shot.read_bytes(), figures["nodes"][0]
+                return inside, outside, wrong, shot.read_bytes(), figures["nodes"][0], narrow
 
     return asyncio.run(main())
 
@@ -82,7 +84,7 @@ def texts(page, tag, cls=""):
 
 
 def test_a_real_browser_shows_what_the_server_knows(pages):
-    inside, _, _, _, figures = pages
+    inside, _, _, _, figures, _ = pages
     tiles = dict(re.findall(r'<div class="label">([^<]+)</div><div class="value[^"]*">([^<]+)</div>', inside))
     assert tiles["Live sandboxes"] == str(figures["room"]["live"]) == "12"
     assert int(tiles["Refused"]) == sum(figures["queue"]["refused"].values()) > 0
@@ -104,6 +106,14 @@ def test_states_are_drawn_over_time_and_nothing_slips(pages):
         assert slip not in inside
 
 
+def test_the_chart_is_drawn_at_the_width_that_there_is_with_the_newest_in_sight(pages):
+    found = [re.search(r'<svg viewBox="0 0 (\d+) \d+" width="(\d+)"', page) for page in (pages[0], pages[5])]
+    (wide, _), (narrow, _) = [(int(one[1]), int(one[2])) for one in found]
+    assert all(one[1] == one[2] for one in found), "nothing is scaled, so its words can be read"
+    assert 220 <= narrow <= 500 < wide
+    assert re.search(r'<path class="idle"', pages[5]) and ">now</text>" in pages[5]
+
+
 def test_names_of_clients_stay_text(pages):
     inside = pages[0]
     assert "owned" not in re.search(r"<body[^>]*>", inside).group()
@@ -111,7 +121,7 @@ def test_names_of_clients_stay_text(pages):
 
 
 def test_without_the_token_the_page_asks_for_it_and_shows_nothing(pages):
-    _, outside, wrong, _, figures = pages
+    _, outside, wrong, _, figures, _ = pages
     for page in (outside, wrong):
         assert 'type="password"' in page
         assert figures["node"] not in page and "Live sandboxes" not in page

@@ -50,22 +50,22 @@ function nice(value) {
   return [1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10].map((by) => by * power).find((by) => by >= value) || 10;
 }
 
-// Stacked areas of up to ten minutes; seconds without a point (the server was away) are gaps.
-function statesChart(states, series, now) {
-  const W = 1160, H = 230, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 22;
+// Stacked areas of up to ten minutes, `W` pixels wide; seconds without a point (the server was away) are gaps.
+function statesPicture(states, series, now, W) {
+  const H = W > 600 ? 230 : 170, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 22, TICKS = W > 600 ? 4 : 2;
   const span = Math.min(SPAN_S, Math.max(60, 60 * Math.ceil((now - (series.length ? series[0].at_s : now)) / 60)));
   const recent = series.filter((point) => point.at_s > now - span);
   const high = nice(Math.max(4, ...recent.map((point) => sum(point.states))));
   const x = (at) => LEFT + (W - LEFT - RIGHT) * (1 - (now - at) / span), y = (value) => TOP + (H - TOP - BOTTOM) * (1 - value / high);
   const last = recent.length ? recent[recent.length - 1].states : [];
   const about = states.map((name, at) => `${name} ${last[at] || 0}`).join(", ");
-  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `Sandboxes by state over ${duration(span)}; now ${about}` });
+  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, width: W, height: H, role: "img", "aria-label": `Sandboxes by state over ${duration(span)}; now ${about}` });
   for (let part = 0; part <= 4; part++) {
     const value = (high * part) / 4;
     picture.append(svg("line", { class: "grid", x1: LEFT, x2: W - RIGHT, y1: y(value), y2: y(value) }), svg("text", { x: LEFT - 7, y: y(value) + 4, "text-anchor": "end" }, count(value)));
   }
-  for (let part = 0; part <= 4; part++)
-    picture.append(svg("text", { x: x(now - (span * part) / 4), y: H - 4, "text-anchor": part === 4 ? "start" : part ? "middle" : "end" }, part ? `${duration((span * part) / 4)} ago` : "now"));
+  for (let part = 0; part <= TICKS; part++)
+    picture.append(svg("text", { x: x(now - (span * part) / TICKS), y: H - 4, "text-anchor": part === TICKS ? "start" : part ? "middle" : "end" }, part ? `${duration((span * part) / TICKS)} ago` : "now"));
   const runs = [];
   recent.forEach((point, at) => {
     if (!at || point.at_s - recent[at - 1].at_s > 5) runs.push([]);
@@ -80,8 +80,14 @@ function statesChart(states, series, now) {
     const back = run.map((point, index) => `L${x(point.at_s).toFixed(1)} ${y(below[index]).toFixed(1)}`).reverse();
     picture.append(svg("path", { class: name, d: there.join("") + back.join("") + "Z" }));
   }));
+  return picture;
+}
+// Drawn when it is in the page, at the width that it has there.
+function statesChart(states, series, now) {
+  const last = series.length ? series[series.length - 1].states : [], place = make("div", { class: "chart" });
+  place.draw = () => place.replaceChildren(statesPicture(states, series, now, Math.max(220, place.clientWidth)));
   const legend = make("div", { class: "legend" }, states.map((name, at) => make("span", {}, make("span", { class: "key " + name }), `${name} `, make("b", {}, count(last[at])))));
-  return make("div", { class: "card wide" }, make("h3", {}, "Sandboxes by state"), make("div", { class: "chart" }, picture), legend);
+  return make("div", { class: "card wide" }, make("h3", {}, "Sandboxes by state"), place, legend);
 }
 
 // --- a node ----------------------------------------------------------------------------------------------------------
@@ -152,7 +158,9 @@ function show(data) {
   }
   newest = Math.min(...data.nodes.filter((node) => !node.missing).map((node) => (points[node.node].length ? points[node.node][points[node.node].length - 1].at_s : 0)));
   nodes.replaceChildren(...data.nodes.map((node) => nodeView(node, data.states)));
+  draw();
 }
+function draw() { for (const place of nodes.querySelectorAll(".chart")) place.draw(); }
 async function refresh() {
   try {
     const reply = await fetch(`/v1/fleet?since=${Number.isFinite(newest) ? newest : 0}`, { headers: { Authorization: `Bearer ${token}` }, cache: "no-store" });
@@ -185,6 +193,7 @@ function login(problem) {
   input.focus();
 }
 newest = 0;
+addEventListener("resize", draw);
 const fragment = location.hash.slice(1);
 if (fragment) history.replaceState(null, "", location.pathname);
 const known = fragment || sessionStorage.getItem(KEY);
