@@ -157,3 +157,16 @@ def _wait_for_start(process):
     for line in process.stdout:
         if "started in" in line or "resumed" in line:
             return
+
+
+def test_a_run_is_resumed_with_the_plugins_that_were_named_before_the_command(composer_run, tmp_path):
+    run, half = tmp_path / "run", tmp_path / "half"
+    settings = ("--set", "plugins=[]")
+    process = composer_run("--plugins", "fakes", "train", FAKES, "--run-dir", run, *settings)
+    assert process.returncode == 0, process.stderr
+    assert json.loads((run / "config.json").read_text())["plugins"] == ["fakes"]
+    shutil.copytree(run, half)
+    (half / "summary.json").unlink()
+    process = composer_run("train", "--resume", half)
+    assert process.returncode == 0, process.stderr
+    assert (half / "summary.json").exists()

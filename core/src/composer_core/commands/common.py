@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import attrs
 import click
 
 from composer_core.assembly import Assembly
@@ -16,7 +17,7 @@ from composer_core.cli import Options
 from composer_core.config import RunConfig, read, sound
 from composer_core.errors import ConfigError, PluginError, RunInterrupted, UserError
 from composer_core.hookspecs import ProcessView
-from composer_core.plugins import Plugins, folded, select
+from composer_core.plugins import BUILTIN, Plugins, folded, select
 from composer_core.plugins import verify_manifest as compare_manifest
 from composer_core.problems import refuse, told
 from composer_core.registry import Registry
@@ -52,7 +53,8 @@ def load_run(path: Path, overrides: tuple[str, ...], options: Options) -> tuple[
         problems += told(error)
     refuse(problems, where, ConfigError)
     assert config
-    return config, plugins
+    names = tuple(item.candidate.name for item in plugins.loaded if item.candidate.name != BUILTIN)
+    return attrs.evolve(config, plugins=names), plugins  # what is written down loads the same, here and in workers
 
 
 def load_plugins(config: RunConfig, options: Options) -> Plugins:
