@@ -15,6 +15,8 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from many_forks import idle
+
 from composer_core.protocols import Created, ExecRequest, SandboxBackend, TemplateSpec
 from composer_core.trees import Tree
 from composer_plugin_docker.config import DockerConfig
@@ -29,7 +31,7 @@ SLOW = ("docker first", "docker fork", "docker run")
 
 
 @asynccontextmanager
-async def container_acts(tree: Tree, timed: Timed, peer: bool) -> AsyncIterator[dict[str, Act]]:
+async def container_acts(tree: Tree, timed: Timed, peer: bool, idle_forks: int) -> AsyncIterator[dict[str, Act]]:
     """Names begin with "docker"."""
     with own_engine() as address:
         provider, name = DockerProvider(DockerConfig(engine=address)), f"peer-{secrets.token_hex(4)}"
@@ -37,6 +39,7 @@ async def container_acts(tree: Tree, timed: Timed, peer: bool) -> AsyncIterator[
             box = await _fresh(provider, tree)
             await box.write("pkg/module_0.py", b"x = 2\n")
             acts = _ours(provider, box, tree, timed)
+            acts["docker idle"] = lambda: idle(box, idle_forks)
             if peer:
                 acts |= await _engines(provider, address, timed, name)
             yield acts

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import operator
 import os
 import platform
@@ -16,7 +17,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -134,6 +135,11 @@ def alternate(acts: Mapping[str, Callable[[], float]], repeats: int) -> dict[str
 
 def medians(acts: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, float]:
     return {name: median(values) for name, values in alternate(acts, repeats).items()}
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of them do not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def seconds(act: Callable[[], object]) -> float:

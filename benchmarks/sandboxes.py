@@ -1,8 +1,10 @@
 """Latencies of `local/namespaces`, beside bare bubblewrap and SWE-ReX 1.4.0's local runtime, and of `docker/docker`
-beside `docker run` and `docker exec` (`container_acts.py`): medians in milliseconds.
+beside `docker run` and `docker exec` (`container_acts.py`): medians and a tail in milliseconds, and memory.
 
 What is timed: a fresh sandbox of a prepared template to the end of its first command; a fork of a sandbox with
-changes; `true` in a sandbox, in 1 and in 16 sandboxes at once; reads, writes, and the patch.
+changes, alone and to the end of its first command, 64 children of one state alive together; `true` in a sandbox, in 1
+and in 16 sandboxes at once; reads, writes, and the patch. Memory is what an idle fork adds to what all processes and
+the kernel hold (`many_forks.py`).
 
 Fair: one machine, in turns, each side driven from one event loop of its own process through its own methods. Bare
 bubblewrap is started from this process with the same namespaces and binds, and bounds what any such sandbox can reach.
@@ -26,10 +28,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from statistics import median
+from statistics import fmean, median
 
 from container_acts import SLOW, container_acts
-from results import Results, Row, parser
+from many_forks import forks, idle
+from results import Results, Row, parser, percentile
 from workers import Worker, environment
 
 from composer_core.protocols import Created, ExecRequest, SandboxBackend, SandboxProvider, TemplateSpec
@@ -40,7 +43,9 @@ from composer_plugin_local.process import ProcessProvider
 
 Act = Callable[[], Awaitable[list[float]]]
 PEER = "swe-rex==1.4.0"
-MANY = 16
+MANY, FORKS, ENGINE_FORKS = 16, 64, 8
+RARE = {"rex create": 10, **dict.fromkeys(SLOW, 10), "forks": 20, "idle": 100, "docker idle": 100}
+"""Acts that are repeated so many times less."""
 TREE = Tree.of({f"pkg/module_{index}.py": "x = 1\n" * 60 for index in range(12)})
 TRUE = ExecRequest(("true",))
 PYTHON = ExecRequest(("python3", "-I", "-S", "-B", "-c", "0"))
@@ -117,6 +122,8 @@ def our_acts(provider: SandboxProvider, made: list[SandboxBackend]) -> dict[str,
         "bare": lambda: timed(bare()),
         "first": first,
         "fork": fork,
+        "forks": lambda: forks(box, FORKS),
+        "idle": lambda: idle(box, FORKS),
         "true": lambda: timed(box.exec(TRUE)),
         "true, 16": lambda: timed(*(each.exec(TRUE) for each in made)),
         "python3": lambda: timed(box.exec(PYTHON)),
@@ -147,7 +154,7 @@ async def blocks(acts: dict[str, Act], repeats: int) -> dict[str, list[list[floa
     found: dict[str, list[list[float]]] = {name: [] for name in acts}
     for name, act in [*acts.items(), *acts.items()]:
         await asyncio.sleep(0.3)
-        for _ in range(max(1, repeats // 10 if name in ("rex create", *SLOW) else repeats)):
+        for _ in range(max(1, repeats // RARE.get(name, 1))):
             found[name].append(await act())
     return found
 
@@ -158,7 +165,7 @@ async def measure(repeats: int, peer: bool) -> dict[str, list[list[float]]]:
         acts = our_acts(provider, await stack.enter_async_context(boxes(provider, MANY)))
         (plain,) = await stack.enter_async_context(boxes(ProcessProvider(ProcessConfig(trusted=True)), 1))
         acts["process true"] = lambda: timed(plain.exec(TRUE))
-        acts |= await stack.enter_async_context(container_acts(TREE, timed, peer))
+        acts |= await stack.enter_async_context(container_acts(TREE, timed, peer, ENGINE_FORKS))
         python = environment("swe-rex", PEER) if peer else None
         if python is not None:
             worker = stack.enter_context(Worker(python, "sandboxes/swerex_side.py"))
@@ -173,7 +180,7 @@ def rows_of(found: dict[str, list[list[float]]]) -> list[Row]:
     """Medians of single calls; of 16 at once, the commands that end in a second."""
 
     def ms(name: str) -> float | None:
-        return median(value for row in found[name] for value in row) if name in found else None
+        return median(_all(found, name)) if name in found else None
 
     def rate(name: str) -> float | None:
         return MANY / median(max(row) for row in found[name]) * 1e3 if name in found else None
@@ -189,8 +196,11 @@ def rows_of(found: dict[str, list[list[float]]]) -> list[Row]:
     assert ours is not None
     return [
         row("create to first exec, p50", "first", "rex create", f"{rex} {session}", "ours <= 15"),
-        row("fork, p50", "fork", target="ours <= 10"),
+        row("fork, p50", "fork"),
+        row(f"fork to first exec, {FORKS} children of one state, p50", "forks", target="ours <= 10"),
+        Row(f"memory of an idle fork, mean of {FORKS}", fmean(_all(found, "idle")), "MiB", target="ours <= 3"),
         row("exec of true, p50", "true", "rex true", f"{rex} {session}", "ours <= 8"),
+        Row("exec of true, p99", percentile(_all(found, "true"), 0.99), "ms", target="ours <= 20"),
         row("exec of true, p50", "true", "bare", "bare bubblewrap"),
         Row("exec of true, 16 at once", ours, "commands/s", rate("rex true, 16"), f"{rex} {session}s"),
         row("exec of true, 16 at once, p50", "true, 16", "rex true, 16", f"{rex} {session}s"),
@@ -200,7 +210,12 @@ def rows_of(found: dict[str, list[list[float]]]) -> list[Row]:
         row("write a file, p50", "write"),
         row("the patch, p50", "changes"),
         *container_rows(row),
+        Row(f"containers: memory of an idle fork, mean of {ENGINE_FORKS}", fmean(_all(found, "docker idle")), "MiB"),
     ]
+
+
+def _all(found: Mapping[str, list[list[float]]], name: str) -> list[float]:
+    return [value for row in found[name] for value in row]
 
 
 def container_rows(row: Callable[..., Row]) -> list[Row]:
