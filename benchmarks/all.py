@@ -19,6 +19,7 @@ SCRIPTS = (
     "help_time",
     "control_plane",
     "sandboxes",
+    "microvm",
     "envd",
     "sampler_throughput",
     "rl_step",

@@ -15,6 +15,7 @@ SCRIPTS = (
     "help_time",
     "control_plane",
     "sandboxes",
+    "microvm",
     "envd",
     "sampler_throughput",
     "rl_step",
