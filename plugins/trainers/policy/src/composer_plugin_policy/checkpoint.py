@@ -1,6 +1,6 @@
 """Weights, optimizer and counters as files, without pickle.
 
-    weights.safetensors     the policy's state dict, as samplers load it
+    weights.safetensors     the policy's state dict; samplers are given the same, or 16 bits of it (`masters`)
     optimizer.safetensors   AdamW's state, "field.parameter"
     reference.safetensors   the weights RL started from, when a KL term needs them
     trainer.json            stage and counters

@@ -30,6 +30,9 @@ class PolicyTrainerConfig:
 
     precision: str = field(default="fp32", validator=in_(("fp32", "bf16")))
     """fp32, or bf16 for autocast in the forward pass (weights and optimizer keep the policy's own dtype)."""
+    published: str = field(default="own", validator=in_(("own", "bf16")))
+    """own: samplers are given the policy's own numbers. bf16: they are given 16 bits of each trained weight, every
+    forward pass of the trainer uses the same, and the optimizer moves fp32 masters: half the bytes, the same parity."""
     rank_timeout_s: float = field(default=600.0, validator=_POSITIVE)
     """With several ranks: how long one waits for the others to come to the same point before it counts them as gone."""
 
@@ -71,7 +74,7 @@ class StageSettings:
     """rl: k1 sums old - ref over an episode's trained tokens (also a length penalty), k1_mean is its mean per token."""
     credit: str = field(default="share", validator=in_(CREDIT_MODES))
     """rl: share, split or last: how a chain's advantage is spread over its segments."""
-    replay_tau: float = field(default=0.0, validator=_NOT_NEGATIVE)
+    replay_tau: float = field(default=0.5, validator=_NOT_NEGATIVE)
     """rl with router_replay: a replayed expert is kept if its gate is at least this times the smallest of the router's
     own choice, and gives its place to the router's own best otherwise; 0 keeps all."""
     mask_ratio: float = field(default=0.0, validator=_ratio)

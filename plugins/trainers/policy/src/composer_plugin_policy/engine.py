@@ -31,6 +31,7 @@ from composer_plugin_policy import checkpoint
 from composer_plugin_policy.batching import MicroBatch, Row, collate, cut, make_rows
 from composer_plugin_policy.config import PolicyTrainerConfig, StageSettings
 from composer_plugin_policy.machine import Machine
+from composer_plugin_policy.masters import Masters
 from composer_plugin_policy.metrics import ParityPool, Tally, finite
 from composer_plugin_policy.mismatch import masked_rows, without
 from composer_plugin_policy.optimizer import (
@@ -60,6 +61,8 @@ class Engine:
         with self.ranks.named():
             self._model = self._machine.place(build.get("policy"))
         self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+        self._masters = Masters(self._parameters, config.published)
+        self._masters.take()
         self._optimizer = make_optimizer(self._model)
         self._reference: Any = None
         self._settings: StageSettings | None = None
@@ -207,7 +210,8 @@ class Engine:
         self._count(usable, settings, updated=usable and bool(plan.rows))
         if usable and plan.rows:
             apply_settings(self._optimizer, settings, rate)
-            self._optimizer.step()
+            with self._masters.in_place():
+                self._optimizer.step()
         return norm, usable
 
     def _count(self, usable: bool, settings: StageSettings, *, updated: bool) -> None:
@@ -244,7 +248,8 @@ class Engine:
     def save(self, folder: Path) -> None:
         if self._accelerator.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
-            self.export(folder / checkpoint.WEIGHTS)
+            with self._masters.in_place():
+                checkpoint.write_tensors(folder / checkpoint.WEIGHTS, self._model.state_dict())
             checkpoint.write_tensors(folder / checkpoint.OPTIMIZER, state_tensors(self._model, self._optimizer))
             if self._reference is not None:
                 checkpoint.write_tensors(folder / checkpoint.REFERENCE, self._reference.state_dict())
@@ -256,6 +261,7 @@ class Engine:
         counters = checkpoint.read_counters(folder)
         self._machine.check(counters, folder)
         checkpoint.load_weights(self._model, folder / checkpoint.WEIGHTS)
+        self._masters.take()
         self._optimizer = make_optimizer(self._model)
         load_state_tensors(self._model, self._optimizer, checkpoint.read_tensors(folder / checkpoint.OPTIMIZER))
         self._reference = None
@@ -266,7 +272,7 @@ class Engine:
 
     def export(self, path: Path) -> None:
         if self._accelerator.is_main_process:
-            checkpoint.write_tensors(path, self._model.state_dict())
+            checkpoint.write_tensors(path, self._masters.published(self._model.state_dict()))
 
     def _frozen_copy(self) -> Any:
         """A second policy with the present weights; built afresh, since hooks of a model do not survive a copy."""

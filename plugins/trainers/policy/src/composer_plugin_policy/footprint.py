@@ -33,6 +33,7 @@ def footprint(config: PolicyTrainerConfig, run: RunView) -> Footprint | None:
         "weights": weights,
         "gradients": weights,
         "moments of AdamW": 2 * weights,
+        "masters in fp32": weights * (config.published == "bf16"),
         "reference weights": weights * keeps_reference,
         "a checkpoint as it is written": 2 * weights,
         "activations of a micro-batch": max(batches, default=0),

@@ -32,6 +32,8 @@ SUMS = (
     "masked_rows",
     "masked",
 )
+PARITY_BAR = 1e-5
+"""How far apart a token's two log-probabilities may be in fp32 (RL.md section 4). In 8 bits a share of tokens is further."""
 WEIGHT_LIMIT = 1e6
 """Importance weights are reported as at most this when the algorithm has no cap, so that the figure stays finite."""
 
@@ -43,11 +45,17 @@ class ParityPool:
         self._size = size
         self._deltas = torch.zeros(0)
 
-    def add(self, deltas: torch.Tensor) -> float:
-        """Take a step's deltas in; returns p99.9 (nearest rank) of what is held."""
+    def add(self, deltas: torch.Tensor) -> dict[str, float]:
+        """Take a step's deltas in; returns p99 and p99.9 (nearest rank) of what is held, and the share above the bar."""
         self._deltas = torch.cat([self._deltas, deltas.cpu()])[-self._size :]
-        rank = math.ceil(0.999 * len(self._deltas))
-        return float(self._deltas.kthvalue(rank).values)
+        return {
+            "parity_p99": self._below(0.99),
+            "parity_p999": self._below(0.999),
+            "parity_apart_share": float((self._deltas > PARITY_BAR).double().mean()),
+        }
+
+    def _below(self, share: float) -> float:
+        return float(self._deltas.kthvalue(math.ceil(share * len(self._deltas))).values)
 
 
 class Tally:
@@ -110,11 +118,12 @@ class Tally:
         self._sums = dict(zip(SUMS, vector.unbind(), strict=True))
 
     def parity(self, pool: ParityPool) -> dict[str, float]:
-        """|own - sampler's log-probability|: p99.9 over the pool, and this step's median and largest."""
+        """|own - sampler's log-probability|: p99, p99.9 and the share above the bar over the pool, and this step's median
+        and largest."""
         deltas = self._ranks.gather(torch.cat([torch.zeros(0, device=self._device), *self._parity]))
         found = {"parity_tokens": float(len(deltas))}
         if len(deltas):
-            found["parity_p999"] = pool.add(deltas)
+            found |= pool.add(deltas)
             found["parity_median"] = float(deltas.median())
             found["parity_max"] = float(deltas.max())
         return found
