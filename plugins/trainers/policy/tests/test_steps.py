@@ -13,6 +13,7 @@ from composer_core.errors import ConfigError, PluginFault, TrainerError
 from composer_core.tensors import to_column, to_tensor
 from composer_core.types import GroupRewards
 from composer_plugin_policy.config import StageSettings
+from composer_plugin_policy.metrics import ParityPool
 from composer_testing.fakes.policy import TinyPolicy
 
 LENGTHS, REWARDS = (9, 14, 7), (1.0, 0.0, 0.5)
@@ -194,6 +195,14 @@ def test_parity_is_compared_on_comparable_tokens_only(engine, batch):
     assert stats.metrics["parity_tokens"] == 3 * 3  # trained places 2, 4, 5 of each
     assert stats.metrics["parity_p999"] == pytest.approx(1e-3, rel=1e-2)
     assert stats.metrics["parity_max"] == pytest.approx(1e-3, rel=1e-2)
+    assert stats.metrics["parity_apart_share"] == 1
+
+
+def test_parity_counts_the_tokens_above_the_bar_over_all_steps():
+    pool = ParityPool()
+    pool.add(torch.full((600,), 2e-6))
+    found = pool.add(torch.cat([torch.full((395,), 3e-6), torch.full((5,), 1e-3)]))
+    assert found == pytest.approx({"parity_p99": 3e-6, "parity_p999": 1e-3, "parity_apart_share": 0.005})
 
 
 def shifted(made, given, nats):
@@ -293,7 +302,7 @@ def test_replayed_experts_that_the_router_has_turned_away_from_are_replaced_and_
     own = torch.cat([to_tensor(column) for column in made.logprobs(given)])
     torch.testing.assert_close(torch.cat([to_tensor(column) for column in made.logprobs(routed)]), own)
     free = made.step(routed).metrics
-    made.begin("rl", evolve(RL, learning_rate=1e-12))
+    made.begin("rl", evolve(RL, replay_tau=0, learning_rate=1e-12))
     forced = made.step(routed).metrics
     assert forced["rerouted_share"] == 0.0
     assert free["rerouted_share"] == free["route_disagreement_share"] == forced["route_disagreement_share"] > 0.5
