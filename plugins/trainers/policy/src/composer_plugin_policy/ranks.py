@@ -65,13 +65,13 @@ class Ranks:
             tensor.copy_(part.view_as(tensor))
 
     def gather(self, values_N: torch.Tensor) -> torch.Tensor:
-        """Every rank's values, none of which may be negative, one behind the other: [M]."""
+        """Every rank's values, none of which may be negative but which may be no numbers, one behind the other: [M]."""
         if self.count == 1:
             return values_N
         with self._together():
             padded = self._accelerator.pad_across_processes(values_N, pad_index=-1)
             values_M: torch.Tensor = self._accelerator.gather(padded)
-        return values_M[values_M >= 0]
+        return values_M[~(values_M < 0)]
 
     def meet(self) -> None:
         """Wait for all."""
