@@ -44,7 +44,7 @@ CHARTS = (
     Chart("Turns and calls per episode", ("turns_mean", "calls_mean")),
     Chart("Sampled tokens per episode", ("tokens_mean",), unit="tokens"),
     Chart("Parallel width", ("parallel_width",), unit="calls at once"),
-    Chart("Sampler-trainer parity, p99.9", ("parity_p999",), unit="|Δ log p|", log=True, limit=1e-5),
+    Chart("Sampler-trainer parity, p99.9; limit of fp32", ("parity_p999",), unit="|Δ log p|", log=True, limit=1e-5),
     Chart("Throughput", ("sampler_tokens_per_s", "trainer_tokens_per_s"), unit="tokens/s"),
     Chart("Episodes per second", ("episodes_per_s",), unit="1/s"),
     Chart("Voids, flat groups, masked sequences", ("void_share", "flat_share", "masked_share"), unit="share"),

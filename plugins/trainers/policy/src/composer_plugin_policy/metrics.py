@@ -33,7 +33,7 @@ SUMS = (
     "masked",
 )
 PARITY_BAR = 1e-5
-"""How far apart a token's two log-probabilities may be in fp32 (RL.md section 4). In 8 bits a share of tokens is further."""
+"""How far apart a token's two log-probabilities are at most in fp32 (RL.md section 4); in 8 bits some are further."""
 WEIGHT_LIMIT = 1e6
 """Importance weights are reported as at most this when the algorithm has no cap, so that the figure stays finite."""
 
@@ -46,7 +46,7 @@ class ParityPool:
         self._deltas = torch.zeros(0)
 
     def add(self, deltas: torch.Tensor) -> dict[str, float]:
-        """Take a step's deltas in; returns p99 and p99.9 (nearest rank) of what is held, and the share above the bar."""
+        """Take a step's deltas in; returns p99, p99.9 (nearest rank) and the share above the bar of what is held."""
         self._deltas = torch.cat([self._deltas, deltas.cpu()])[-self._size :]
         return {
             "parity_p99": self._below(0.99),
@@ -118,8 +118,7 @@ class Tally:
         self._sums = dict(zip(SUMS, vector.unbind(), strict=True))
 
     def parity(self, pool: ParityPool) -> dict[str, float]:
-        """|own - sampler's log-probability|: p99, p99.9 and the share above the bar over the pool, and this step's median
-        and largest."""
+        """|own - sampler's log-probability|: the pool's figures, and this step's median and largest."""
         deltas = self._ranks.gather(torch.cat([torch.zeros(0, device=self._device), *self._parity]))
         found = {"parity_tokens": float(len(deltas))}
         if len(deltas):

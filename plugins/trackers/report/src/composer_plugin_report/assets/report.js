@@ -302,7 +302,7 @@ function tiles(summary) {
     tile("Wall time", duration(data.spent_s), (data.spent_s < 3600 ? "min:s" : "h:min:s") + (data.starts > 1 ? `, ${data.starts} starts` : "")),
     tile("Episodes", number(data.episodes), has("episodes_per_s") ? `${number(summary.episodes_per_s, 1)} a second` : ""),
     has("turns_mean") ? tile("Turns per episode", number(summary.turns_mean, 1), has("calls_mean") ? `${number(summary.calls_mean, 1)} calls` : "") : null,
-    has("parity_p999") ? tile("Parity, p99.9", number(summary.parity_p999), "|Δ log p|, limit 1e-5") : null,
+    has("parity_p999") ? tile("Parity, p99.9", number(summary.parity_p999), "|Δ log p|, in fp32 at most 1e-5") : null,
   ];
 }
 function flat(value, prefix = "") {
