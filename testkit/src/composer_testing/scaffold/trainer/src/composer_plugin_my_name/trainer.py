@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from composer_core import BuildContext, Column, NoConfig
-from composer_core.columns import pack, unpack
+from composer_core.columns import Blob, pack, unpack
 from composer_core.credit import CreditRule, episode_advantages, segment_advantages, segments_of
 from composer_core.errors import CapabilityError, StoreError, TrainerError, boundary
 from composer_core.protocols import Algorithm
@@ -118,7 +118,8 @@ class MyNameTrainer:
         place_N = to_tensor(row.trained)[1:].nonzero().flatten() + 1  # nothing stands before the first id
         end = max([1, *place_N.tolist()])  # and what stands behind the last one changes nothing
         ids_T = to_tensor(row.ids).long()
-        replay_1TLK = None if row.routes is None else to_tensor(row.routes)[None, :end]
+        routes = row.routes.get(self._build.get("stores")) if isinstance(row.routes, Blob) else row.routes
+        replay_1TLK = None if routes is None else to_tensor(routes)[None, :end]
         output = self._policy.trunk(ids_T[None, :end], torch.tensor([end]), replay_BTLK=replay_1TLK)
         logits_NV = self._policy.logits(output.hidden_BTD[0, place_N - 1])
         return place_N, token_logprobs(logits_NV, ids_T[place_N], row.temperature or 1.0)
