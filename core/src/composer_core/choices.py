@@ -147,7 +147,7 @@ class Choices:
                 kind, id = one.entry.spec.kind, one.entry.id
                 settings[kind] = (*settings.get(kind, ()), (id, one.settings))
                 records[kind] = (*records.get(kind, ()), (id, one.entry.spec))
-        return RunView(self.config, settings, records)
+        return RunView(self.config, settings, records, plugins=frozenset(one.plugin for one in self.registry))
 
     def _doubles(self) -> Iterator[Problem]:
         stages = [choice.stage.name for choice in self.config.stages]

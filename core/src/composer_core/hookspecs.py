@@ -86,6 +86,8 @@ class RunView:
     """Episodes of the whole run, void ones and their refills apart; only where a footprint is asked for."""
     model_size: ModelSize | None = None
     """What the chosen model weighs; only where a footprint is asked for, None where its record does not tell."""
+    plugins: frozenset[str] = frozenset()
+    """Names of the plugins that offer components to the run."""
 
 
 @frozen

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from composer_core.tracking import read_events
 from composer_core.traces import decode
+from composer_core.tracking import read_events
 
 ROOT = Path(__file__).resolve().parents[4]
 FAKES = ROOT / "examples/fakes/run.toml"
@@ -60,9 +60,9 @@ class Run:
         "sampler.turn_s=0.02",
         "sampler.looks=3",
         "trainer.step_s=0.05",
-        "stages.rl.steps=6",
-        "stages.rl.evaluate_every=0",
+        'stages=[{name="rl",kind="rl",steps=6,groups_per_step=3,group_size=4}]',
         'evaluations=[{name="main",split="held_out",tasks=6,attempts=1,when=["after"]}]',
+        "samplers={}",
     )
 
     def __init__(self, folder, site, *sets, plugins="ray,mishaps"):
@@ -128,9 +128,10 @@ class Run:
             self.stop()
 
     def stop(self):
+        """Whatever it does, it does no more."""
         if self.process and self.process.poll() is None:
             self.process.kill()
-        if self.process:
+        if self.process and not self.process.stderr.closed:
             self.process.communicate()
 
     def finish(self):

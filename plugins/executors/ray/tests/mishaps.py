@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import signal
+from typing import ClassVar
 
 from attrs import evolve, field, frozen
 
@@ -42,8 +43,8 @@ class CrashConfig:
 
 
 def sandboxes(config, build):
-    from composer_testing.fakes.tasks import cmp
     from composer_testing.fakes.sandbox import MemoryProvider
+    from composer_testing.fakes.tasks import cmp
 
     class Stuck(MemoryProvider):
         asked = 0
@@ -61,7 +62,7 @@ def sampler(config, build):
     from composer_testing.fakes.learner import Learner
 
     class NotANumber(Learner):
-        told: set = set()
+        told: ClassVar[set] = set()
 
         async def generate(self, ids, settings, request):
             found = await super().generate(ids, settings, request)

@@ -1,4 +1,4 @@
-"""Real processes are killed under a run: it ends with the bytes of the undisturbed one, or stops and names the cause."""
+"""Real processes are killed under a run: it ends with the bytes of the undisturbed one, or stops and names why."""
 
 import os
 import signal
@@ -59,3 +59,39 @@ def alive(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+# --- what goes wrong inside -----------------------------------------------------------------------------------------
+
+
+def test_a_sandbox_that_never_answers_costs_its_episode_a_time_limit_and_the_run_nothing(run, undisturbed):
+    made = run("sandbox.use=mishaps/stuck", "sandbox.every=40", "executor.episode_timeout_s=3").start().finish()
+    same_as(made, undisturbed)
+    assert set(made.voids()) == {"host"}
+    assert any("has not ended within 3 s" in event["fault"]["error"] for event in made.events("FaultRecorded"))
+
+
+def test_log_probabilities_that_are_no_numbers_make_their_episodes_void(run, undisturbed):
+    made = run("sampler.use=mishaps/nan", "sampler.nan_share=0.1").start().finish()
+    same_as(made, undisturbed)
+    assert set(made.voids()) == {"sampler"}
+    assert any("not finite" in event["fault"]["error"] for event in made.events("FaultRecorded"))
+
+
+def test_a_task_that_always_crashes_its_episodes_is_left_out_and_counted(run, undisturbed):
+    made = run("context.use=mishaps/crashing", "context.task=sum-3-10").start().finish()
+    assert set(made.voids()) == {"host"}
+    trained = [task for groups in made.trained().values() for task, _ in groups]
+    assert len(trained) == STEPS * GROUPS
+    assert "sum-3-10" not in trained
+    assert "sum-3-10" in [task for groups in undisturbed.trained().values() for task, _ in groups]
+    assert made.ledger()["counters"]["dropped/void"] > 0
+
+
+def test_a_task_that_always_ends_its_process_stops_the_run_with_the_cause(run):
+    made = run("context.use=mishaps/crashing", "context.task=sum-3-10", "context.how=kill")
+    made.sets += ["--set", "executor.restarts_per_hour=2"]
+    code, said = made.start().end()
+    assert code == 1
+    assert "3 processes of the run were lost within an hour" in said
+    assert "worker-" in said

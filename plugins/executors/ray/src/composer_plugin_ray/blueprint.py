@@ -48,9 +48,14 @@ class Blueprint:
         return cls(folder.path, config, tuple(plugins.manifest()), os.environ.get(THREADS), heavy_samplers(choices))
 
     def open(
-        self, role: str, rank: int, emit: Callable[[Event], None], samplers: Mapping[str, Any] | None = None
+        self,
+        role: str,
+        rank: int,
+        emit: Callable[[Event], None] = lambda event: None,
+        samplers: Mapping[str, Any] | None = None,
+        **tables: Any,
     ) -> Assembly:
-        """The run's assembly in this process.
+        """The run's assembly in this process; `tables` replace those of the run file.
 
         Raises:
             ConfigError: the run folder cannot be seen from here.
@@ -66,7 +71,7 @@ class Blueprint:
                 fix="put --run-dir on a file system that all nodes of the cluster share",
             )
         view = ProcessView(role, rank, str(self.config["name"]), self.run_dir)
-        return reopen(self.config, self.plugins, view, emit, samplers)
+        return reopen({**self.config, **tables}, self.plugins, view, emit, samplers)
 
 
 def heavy_samplers(choices: Choices) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ seconds and takes SIGTERM for itself on the main thread, so it runs on another o
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -37,6 +38,7 @@ class Cluster:
         """
         if ray.is_initialized():
             return
+        logging.getLogger("ray").setLevel(logging.ERROR)
         self._ours = True
         try:
             async with asyncio.timeout(self.config.start_timeout_s):

@@ -20,6 +20,9 @@ class RayConfig:
     """Processes that hold the policy and continue token ids; a group stays with one of them."""
     trainer_ranks: int = field(default=1, validator=gt(0))
     """Processes that train together."""
+    environments: bool = False
+    """One environment server on each node with workers, which serves the run's sandbox to them; needs the plugin
+    `server`. Without it each worker has its sandboxes in its own process."""
     worker_cpus: float = field(default=1.0, validator=ge(0))
     """CPU cores that Ray reserves for a worker."""
     replica_cpus: float = field(default=1.0, validator=ge(0))

@@ -88,7 +88,10 @@ class Places:
         self._enter(place)
 
     def _enter(self, place: Place) -> None:
-        self._rows.setdefault(place.load, OrderedDict())[place.name] = place
+        row = self._rows.get(place.load)
+        if row is None:
+            row = self._rows[place.load] = OrderedDict()
+        row[place.name] = place
         self._least = min(self._least, place.load)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from composer_core import BuildContext
@@ -22,12 +22,14 @@ from composer_plugin_ray.blueprint import Blueprint
 from composer_plugin_ray.cluster import Cluster
 from composer_plugin_ray.config import RayConfig
 from composer_plugin_ray.dispatch import Dispatch, Placement
+from composer_plugin_ray.environments import EnvironmentServer
 from composer_plugin_ray.figures import Figures
 from composer_plugin_ray.line import Line, copy_of
-from composer_plugin_ray.pool import Pool, Restarts, together
+from composer_plugin_ray.pool import Pool, cancel, together
 from composer_plugin_ray.ranks import TrainerGroup
 from composer_plugin_ray.remote import Remote, start
 from composer_plugin_ray.replica import SamplerReplica
+from composer_plugin_ray.restarts import Restarts
 from composer_plugin_ray.turns import Turns
 from composer_plugin_ray.worker import RolloutWorker
 
@@ -43,6 +45,8 @@ class RayExecutor:
         self._workers = Pool("worker", config.workers, self, restarts)
         self._lines: dict[str, Line] = {}
         self._dispatch, self._turns, self._in_flight = Dispatch(), Turns(), 0
+        self._watches: list[asyncio.Future[None]] = []
+        self._servers: dict[str, asyncio.Future[Remote]] = {}
         self._weights: WeightsRef | None = None
         self._trainer: TrainerGroup | None = None
         self._broken: ComposerError | None = None
@@ -64,27 +68,50 @@ class RayExecutor:
     async def ready(self, pool: Pool, name: str, place: int) -> Remote:
         if pool is self._workers:
             what = (RolloutWorker, self._blueprint, place, name, self._config.episodes_per_worker)
-            return await self._started(name, {"num_cpus": self._config.worker_cpus}, *what)
+            return await self._started(start(name, {"num_cpus": self._config.worker_cpus}, *what), self._server)
         resources = {"num_cpus": self._config.replica_cpus, "num_gpus": self._config.replica_gpus}
-        remote = await self._started(name, resources, SamplerReplica, self._blueprint, place)
+        remote = await self._started(start(name, resources, SamplerReplica, self._blueprint, place))
         seen = None
         while seen is not self._weights:  # also those that were published while it loaded
             seen = self._weights
             await self._load(remote)
         return remote
 
-    async def _started(self, name: str, resources: Mapping[str, float], make: Callable[..., Any], *args: Any) -> Remote:
-        remote = start(name, resources, make, *args)
+    async def _started(self, remote: Remote, *needs: Callable[[Remote], Awaitable[Any]]) -> Remote:
+        """The same when it can serve, or killed; it is started with what its place offers."""
         try:
             async with asyncio.timeout(self._config.start_timeout_s):
-                await remote.call("start")
-                return await remote.found()
+                found = await remote.found()
+                await found.call("start", *[await need(found) for need in needs])
+                return found
         except TimeoutError:
             remote.kill()
-            raise late(name, self._config.start_timeout_s) from None
+            raise late(remote.name, self._config.start_timeout_s) from None
         except BaseException:
             remote.kill()
             raise
+
+    async def _server(self, worker: Remote) -> Remote | None:
+        """The environment server of a worker's node, started with the first of its workers."""
+        if not self._config.environments:
+            return None
+        if worker.node not in self._servers:
+            self._servers[worker.node] = asyncio.ensure_future(self._start_server(worker.node))
+        return await asyncio.shield(self._servers[worker.node])
+
+    async def _start_server(self, node: str) -> Remote:
+        what = (EnvironmentServer, self._blueprint, self._config.restarts_per_hour, self._config.start_timeout_s)
+        remote = await self._started(start(f"environment-{len(self._servers)}", {"num_cpus": 0}, *what, node=node))
+        self._watches.append(asyncio.ensure_future(self._watch_server(remote)))
+        return remote
+
+    async def _watch_server(self, remote: Remote) -> None:
+        """Workers of its node have no sandboxes any more: they are started anew, with a new server."""
+        await remote.gone()
+        self._servers.pop(remote.node, None)
+        for worker in self._workers.members.values():
+            if worker.node == remote.node:
+                worker.kill()
 
     async def joined(self, pool: Pool, remote: Remote) -> None:
         """Workers know every replica before it serves."""
@@ -195,6 +222,10 @@ class RayExecutor:
         timeout_s = self._config.close_timeout_s
         await self._workers.close(timeout_s)
         await self._replicas.close(timeout_s)
+        await cancel([*self._watches, *(server for server in self._servers.values() if not server.done())])
+        for found in await asyncio.gather(*self._servers.values(), return_exceptions=True):
+            if isinstance(found, Remote):
+                await found.end(timeout_s)
         if self._trainer:
             await self._trainer.end(timeout_s)
         await self._cluster.close()

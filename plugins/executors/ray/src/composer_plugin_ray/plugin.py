@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from composer_core import ExecutorSpec, Footprint, hookimpl
+from composer_core import ExecutorSpec, Footprint, Problem, RunView, hookimpl
 from composer_plugin_ray.config import RayConfig
 
 COMPOSER_API = 1
@@ -20,3 +20,16 @@ def composer_executors() -> Iterable[ExecutorSpec]:
         footprint=Footprint(imports={"ray": 60 << 20}),
         capabilities={"executor.remote"},
     )
+
+
+@hookimpl
+def composer_check(run: RunView) -> Iterator[Problem]:
+    """What environment servers need of the rest of the run."""
+    for id, config in run.settings.get("executors", ()):
+        if id != "ray/ray" or not config.environments:
+            continue
+        if "server" not in run.plugins:
+            yield Problem("executor.environments", "the plugin 'server' is not loaded", "add it to plugins")
+        if run.config.sandbox.use == "server/remote":
+            fix = "leave environments out, or choose the sandbox that the servers are to serve"
+            yield Problem("executor.environments", "the run's sandboxes are a server's already", fix)

@@ -1,52 +1,20 @@
 """Processes of one sort: so many places, each held by a process that is started anew when it vanishes.
 
-Whoever vanishes is noticed at once, by a call that only its end answers. Starting anew is bounded by the hour: a
-process that dies whenever it is used would otherwise turn a mistake into a run that never ends.
+Whoever vanishes is noticed at once, by a call that only its end answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from attrs import Factory, define
 
 from composer_core.errors import ComposerError, WorkLost
 from composer_plugin_ray.remote import Remote
-
-HOUR_S = 3600.0
-
-
-@define
-class Restarts:
-    """How many processes of a run were lost lately."""
-
-    most: int
-    clock: Callable[[], float] = time.monotonic
-    _times: deque[float] = Factory(deque)
-
-    def spend(self, lost: Exception) -> None:
-        """Allow one more start.
-
-        Raises:
-            ComposerError: too many within an hour.
-        """
-        now = self.clock()
-        while self._times and now - self._times[0] > HOUR_S:
-            self._times.popleft()
-        self._times.append(now)
-        if len(self._times) > self.most:
-            raise ComposerError(
-                f"{len(self._times)} processes of the run were lost within an hour",
-                who="ray/ray",
-                found=str(lost).replace("\n", ";"),
-                expected=f"at most {self.most} (executor.restarts_per_hour)",
-                fix="see what ends them (memory, a crash in a library), then resume",
-            )
+from composer_plugin_ray.restarts import Restarts
 
 
 class Owner(Protocol):
@@ -134,15 +102,7 @@ class Pool:
         """Members put away what they hold, or are killed when that takes too long."""
         await cancel(tuple(self._watches))
         members, self.members = self.members, {}
-        await asyncio.gather(*(end(remote, timeout_s) for remote in members.values()))
-
-
-async def end(remote: Remote, timeout_s: float) -> None:
-    """Ask a process to close, and end it."""
-    with contextlib.suppress(ComposerError, TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await remote.call("close")
-    remote.kill()
+        await asyncio.gather(*(remote.end(timeout_s) for remote in members.values()))
 
 
 async def together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -154,7 +114,7 @@ async def together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
         await cancel(tasks)
 
 
-async def cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -19,7 +19,6 @@ from composer_core.protocols import Trainer
 from composer_core.types import StepStats, TrainBatch
 from composer_plugin_ray.blueprint import Blueprint
 from composer_plugin_ray.config import RayConfig
-from composer_plugin_ray.pool import end
 from composer_plugin_ray.remote import Remote, start
 
 
@@ -49,7 +48,7 @@ class TrainerRank:
         await asyncio.to_thread(self._build)
 
     def _build(self) -> None:
-        self._assembly = self._blueprint.open("trainer", self._rank, lambda event: None)
+        self._assembly = self._blueprint.open("trainer", self._rank)
         self._trainer: Trainer = self._assembly.get("trainers")
 
     async def ask(self, method: str, args: tuple[Any, ...]) -> Any:
@@ -122,4 +121,4 @@ class TrainerGroup:
         self._started.cancel()
         await asyncio.gather(self._started, return_exceptions=True)
         remotes, self.remotes = self.remotes, []
-        await asyncio.gather(*(end(rank, timeout_s) for rank in remotes))
+        await asyncio.gather(*(rank.end(timeout_s) for rank in remotes))

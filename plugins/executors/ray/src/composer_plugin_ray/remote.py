@@ -7,6 +7,7 @@ Ray would wrap them in classes of its own; what Ray itself raises means that the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 import ray
 from attrs import evolve, frozen
 from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from composer_core.errors import ComposerError, WorkLost
 from composer_plugin_ray.line import portable
@@ -42,8 +44,8 @@ class Host:
         except Exception as error:
             return Raised(portable(error))
 
-    async def where(self) -> tuple[int, str]:
-        return os.getpid(), socket.gethostname()
+    async def where(self) -> tuple[int, str, str]:
+        return os.getpid(), socket.gethostname(), ray.get_runtime_context().get_node_id()
 
     async def stay(self) -> None:
         """Never ends, so whoever waits for it learns at once that this process is gone."""
@@ -58,13 +60,15 @@ class Remote:
     """For messages: worker-0.1 is the first process at place 0."""
     actor: Any
     pid: int = 0
-    """0 until it is known, as is `host`."""
+    """0 until it is found, as are the others."""
     host: str = ""
+    node: str = ""
+    """Ray's id of the machine."""
 
     async def found(self) -> Remote:
         """The same, and where it is."""
-        pid, host = await self._asked(self.actor.where.remote())
-        return evolve(self, pid=pid, host=host)
+        pid, host, node = await self._asked(self.actor.where.remote())
+        return evolve(self, pid=pid, host=host, node=node)
 
     async def call(self, method: str, *args: Any) -> Any:
         """Raises what the method raised, or WorkLost when its process is gone."""
@@ -93,11 +97,26 @@ class Remote:
         where = f" ({self.pid} on {self.host})" if self.pid else ""
         return WorkLost(f"process {self.name}{where} is gone", who="ray/ray", found=found)
 
+    async def end(self, timeout_s: float) -> None:
+        """Ask the process to put away what it holds, and end it."""
+        with contextlib.suppress(ComposerError, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.call("close")
+        self.kill()
+
     def kill(self) -> None:
         ray.kill(self.actor, no_restart=True)
 
 
-def start(name: str, resources: Mapping[str, float], make: Callable[..., Any], *args: Any) -> Remote:
-    """`make(*args)` in a process of its own, somewhere in the cluster."""
-    options = {**resources, "max_concurrency": CALLS_AT_ONCE, "max_restarts": 0}
+def start(
+    name: str, resources: Mapping[str, float], make: Callable[..., Any], *args: Any, node: str | None = None
+) -> Remote:
+    """`make(*args)` in a process of its own: on the node that is named, or spread over all."""
+    where: Any = NodeAffinitySchedulingStrategy(node_id=node, soft=False) if node else "SPREAD"
+    options = {
+        **resources,
+        "max_concurrency": CALLS_AT_ONCE,
+        "max_restarts": 0,
+        "scheduling_strategy": where,
+    }
     return Remote(name, ray.remote(Host).options(**options).remote(make, *args))

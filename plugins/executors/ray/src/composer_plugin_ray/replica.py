@@ -39,7 +39,7 @@ class SamplerReplica:
         config = self._blueprint.config
         light = {"policy", *config["samplers"]} - set(self._blueprint.heavy)
         stand_ins = {name: _Absent() for name in light}
-        self._assembly = self._blueprint.open("sampler", self._rank, lambda event: None, stand_ins)
+        self._assembly = self._blueprint.open("sampler", self._rank, samplers=stand_ins)
         self._samplers: Mapping[str, Sampler] = self._assembly.get("samplers")
 
     async def load(self, weights: WeightsRef, path: Path) -> None:

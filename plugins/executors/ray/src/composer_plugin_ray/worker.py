@@ -8,16 +8,19 @@ counters) travels with its answers. No Ray here.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
+from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from composer_core.config import InProcessConfig
 from composer_core.events import Event
 from composer_core.executor import InProcessExecutor
-from composer_core.types import EpisodeRequest, EpisodeResult
+from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Verdict
 from composer_plugin_ray.blueprint import Blueprint
+from composer_plugin_ray.environments import TOKEN, Environment
 from composer_plugin_ray.line import Answer, Batch, Desk, Numbered
 from composer_plugin_ray.remote import Remote
 from composer_plugin_ray.samplers import REPLICA, RemoteSampler, Replicas
@@ -48,18 +51,25 @@ class RolloutWorker:
         self._events: list[Event] = []
         self._stats: Mapping[str, float] = {}
         self._fresh = 0.0
-        self._running = self._notes = 0
+        self._running = self._notes = self._life = 0
 
-    async def start(self) -> None:
-        """Build everything that an episode needs."""
-        await asyncio.to_thread(self._build)
+    async def start(self, server: Remote | None) -> None:
+        """Build everything that an episode needs; sandboxes are the server's where there is one."""
+        self._server = server
+        if server:
+            environment: Environment = await server.call("environment")
+            os.environ[TOKEN] = environment.token
+            self._life = await server.call("life")
+            await asyncio.to_thread(self._build, sandbox=environment.sandbox())
+        else:
+            await asyncio.to_thread(self._build)
         self._executor = InProcessExecutor(InProcessConfig(self._concurrent), self._assembly.build_context())
         await self._executor.start()
 
-    def _build(self) -> None:
+    def _build(self, **tables: Any) -> None:
         names = self._blueprint.heavy
         samplers = {name: RemoteSampler(name, self._replicas) for name in names}
-        self._assembly = self._blueprint.open("worker", self._rank, self._emit, samplers)
+        self._assembly = self._blueprint.open("worker", self._rank, self._emit, samplers, **tables)
         self._assembly.get("parts")
 
     async def use(self, replicas: Mapping[str, Remote]) -> None:
@@ -73,9 +83,17 @@ class RolloutWorker:
         REPLICA.set(replica)
         self._running += 1
         try:
-            return await self._executor.submit(request)
+            life = self._life
+            result = await self._executor.submit(request)
+            return await self._told_as_lost(result, life) if result.verdict.cause == "sandbox" else result
         finally:
             self._running -= 1
+
+    async def _told_as_lost(self, result: EpisodeResult, life: int) -> EpisodeResult:
+        """A sandbox that ended with its server is no fault of the sandbox."""
+        if self._server:
+            self._life = await self._server.call("life")
+        return result if self._life == life else evolve(result, verdict=Verdict(Outcome.VOID, "lost"))
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)
