@@ -56,3 +56,10 @@ async def forked(sandbox: MachineSandbox) -> MachineSandbox:
     (child,) = await sandbox.fork(1)
     assert isinstance(child, Created), child
     return child.backend
+
+
+async def heard(sandbox: MachineSandbox, said: bytes) -> None:
+    """Wait until a command that runs has been heard to say so."""
+    async with asyncio.timeout(20):
+        while said not in [reply.body("out") for reply in sandbox.machine.channel._pending.values()]:
+            await asyncio.sleep(0.02)

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from machines import SPEC, TREE, act, forked, output, sh
+from machines import SPEC, TREE, act, forked, heard, output, sh
 
 from composer_core.errors import BackendError, PathError, SandboxUnreachable
 from composer_core.protocols import Failed
 from composer_plugin_microvm import vsock
 from composer_plugin_microvm.jail import RunFolder
-from composer_plugin_microvm.sandbox import MachineSandbox
 
 CHECK = "md5sum -c --quiet sums && cat said"
 
@@ -117,13 +116,6 @@ def test_a_machine_is_jailed_as_a_user_of_its_own_and_can_write_nothing_that_oth
         assert not folder.exists() and len(provider.driver._users) == 1
 
     act(action, booted)
-
-
-async def heard(sandbox: MachineSandbox, said: bytes) -> None:
-    """Wait until a command that runs has been heard to say so."""
-    async with asyncio.timeout(20):
-        while said not in [reply.body("out") for reply in sandbox.machine.channel._pending.values()]:
-            await asyncio.sleep(0.02)
 
 
 def child_of(pid: int) -> int:

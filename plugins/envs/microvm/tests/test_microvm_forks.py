@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from machines import SPEC, TREE, act, create, new_provider, output, sh
+from machines import SPEC, TREE, act, create, heard, new_provider, output, sh
 
 from composer_core.errors import BackendError, SandboxGone
 from composer_core.protocols import Created, Failed
@@ -69,12 +69,12 @@ def test_a_fork_goes_on_from_the_files_and_not_from_the_commands_of_its_parent()
     async def action(sandbox, provider):
         await sh(sandbox, "echo before > a.txt; echo tmp > /tmp/kept; ln -s a.txt link; chmod 600 pkg/b.txt")
         running = asyncio.ensure_future(sh(sandbox, "echo started; sleep 2; echo late > late; echo ended"))
-        await asyncio.sleep(0.7)
+        await heard(sandbox, b"started\n")
         (child,) = await sandbox.fork(1)
         assert await output(child.backend, "cat link /tmp/kept; stat -c %a pkg/b.txt") == "before\ntmp\n600\n"
         result = await running
         assert (result.exit_code, result.stdout) == (0, b"started\nended\n")
-        await asyncio.sleep(2)
+        await asyncio.sleep(0.5)
         assert "late" not in await output(child.backend, "ls")
         assert (await child.backend.changes(1000)).touched() == ["a.txt"]
 

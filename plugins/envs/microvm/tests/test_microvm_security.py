@@ -1,4 +1,4 @@
-"""What a hostile command meets in a machine, and what a hostile machine meets on the host; on real QEMU."""
+"""What a machine has of its own against a hostile command, and what a hostile machine meets; on real QEMU."""
 
 from __future__ import annotations
 
@@ -11,66 +11,35 @@ import time
 from pathlib import Path
 
 import pytest
-from machines import act, output, sh
+from machines import act, heard, output, sh
 
 from composer_core.errors import PathError, SandboxUnreachable
-from composer_core.protocols import ExecRequest
 
 
 def test_a_command_has_no_power_over_its_machine() -> None:
+    """Beside what the public suite tries in every kind of sandbox."""
     script = """
-    grep -E 'CapEff|CapPrm|NoNewPrivs' /proc/self/status
-    for at in /x /etc/x /run/x /sys/fs/cgroup/x /proc/sys/kernel/core_pattern /dev/vda /dev/vport0p1 /dev/mem; do
+    for at in /x /run/x /proc/sys/kernel/core_pattern /dev/vport0p1; do
       (echo no > $at) 2>/dev/null && echo "wrote $at"
     done
-    mount -t tmpfs x /tmp 2>/dev/null && echo mounted
-    unshare -U true 2>/dev/null && echo unshared
     kill -9 1 2>/dev/null && echo killed
     cat /proc/1/environ /proc/1/mem 2>/dev/null && echo read
     cut -d: -f1 /proc/net/dev | tail -n +3
-    echo $(ls /proc/self/fd)
     cat /proc/sys/kernel/modules_disabled
     """
-    expected = "CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n    lo\n0 1 2 3\n1\n"
 
     async def action(sandbox, provider):
         return await output(sandbox, script)
 
-    assert act(action) == expected
+    assert act(action) == "    lo\n1\n"
 
 
 def test_a_time_limit_ends_what_left_session_group_and_parent() -> None:
-    script = "setsid sh -c '(sleep 1.5; touch late; sleep 50) &' & setsid sleep 50 & echo first; sleep 50"
+    script = "setsid sh -c '(sleep 50) &' & setsid sleep 50 & sleep 50"
 
     async def action(sandbox, provider):
-        result = await sh(sandbox, script, timeout_s=0.8)
-        assert (result.status, result.stdout) == ("timeout", b"first\n")
-        await asyncio.sleep(1.5)
-        assert "late" not in await output(sandbox, "ls; cat /proc/[0-9]*/comm | grep sleep")
-
-    act(action)
-
-
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "f() { f | f & f; }; while :; do (f); done",
-        "while :; do python3 -c '[b\"x\" * n for n in range(10**6, 10**7)]'; done",
-        "i=0; while :; do head -c 1000000 /dev/zero > f$i; i=$((i+1)); done",
-        "while :; do :; done",
-        "yes",
-        "kill -9 -1; while :; do kill -9 1 2>/dev/null; done",
-    ],
-    ids=["forks", "memory", "disk", "processor", "output", "killing"],
-)
-def test_the_agent_answers_while_a_command_takes_all_it_can(attack: str) -> None:
-    async def action(sandbox, provider):
-        bomb = asyncio.ensure_future(sandbox.exec(ExecRequest(("sh", "-c", attack), timeout_s=1.8)))
-        await asyncio.sleep(1)
-        for _ in range(3):
-            assert [entry.name for entry in await sandbox.list("pkg")] == ["b.txt"]
-        await bomb
-        assert (await sh(sandbox, "rm -f f*; echo alive")).stdout == b"alive\n"
+        assert (await sh(sandbox, script, timeout_s=1.5)).status == "timeout"
+        assert await output(sandbox, "cat /proc/[0-9]*/comm | grep sleep") == ""
 
     act(action)
 
@@ -115,8 +84,8 @@ asyncio.run(main())
 
 def test_a_machine_that_the_host_has_lost_is_no_result() -> None:
     async def action(sandbox, provider):
-        running = asyncio.ensure_future(sh(sandbox, "sleep 20"))
-        await asyncio.sleep(0.5)
+        running = asyncio.ensure_future(sh(sandbox, "echo so far; sleep 20"))
+        await heard(sandbox, b"so far\n")
         os.kill(sandbox.machine.process.pid, signal.SIGKILL)
         for call in (running, sandbox.read("a.txt", 10), sh(sandbox, "true")):
             with pytest.raises(SandboxUnreachable):
@@ -129,7 +98,7 @@ def test_a_machine_that_the_host_has_lost_is_no_result() -> None:
 def test_a_guest_that_talks_nonsense_has_spoilt_its_own_machine(nonsense: bytes) -> None:
     async def action(sandbox, provider):
         running = asyncio.ensure_future(sh(sandbox, "echo so far; sleep 20"))
-        await asyncio.sleep(1)
+        await heard(sandbox, b"so far\n")
         sandbox.machine.channel.data_received(nonsense)
         result = await running
         assert (result.status, result.exit_code, result.stdout) == ("lost", None, b"so far\n")

@@ -68,7 +68,7 @@ server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname()).close()
 print("loopback works")
 """
-SOCKETS = "find / -xdev -type s 2>/dev/null; cut -d@ -s -f2 /proc/net/unix; :"
+SOCKETS = "find / /run /var /tmp -xdev -type s 2>/dev/null; cut -d@ -s -f2 /proc/net/unix; :"
 BOMBS = {
     "processes": "f() { f | f & f; }; f",
     "memory": "exec python3 -S -c 'x = []\nwhile True: x.append(bytearray(1 << 24))'",
@@ -137,7 +137,8 @@ class SecurityContract(SandboxSuite):
 
     def test_a_folder_that_keeps_turning_into_a_link_leads_nowhere(self) -> None:
         async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            swap = "mkdir d; echo in > d/passwd; ln -s /etc l; while :; do mv d t; mv l d; mv d l; mv t d; done"
+            await sandbox.exec(["sh", "-c", "mkdir d; echo in > d/passwd; ln -s /etc l"])
+            swap = "while :; do mv d t; mv l d; mv d l; mv t d; done"
             swapping = asyncio.ensure_future(sandbox.exec(["sh", "-c", swap], timeout_s=2))
             while not swapping.done():
                 with suppress(PathError):

@@ -10,6 +10,7 @@ isolate and limit memory, processes and disk.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -69,16 +70,18 @@ async def answered(patch: Patch) -> float:
     return float(any(file.path == "answer.txt" for file in patch.writes))
 
 
-async def episode(provider: SandboxProvider, *scripts: str) -> Trace:
-    """A policy that runs these, one in each turn."""
+async def episode(
+    provider: SandboxProvider, *scripts: str, run: Callable[[ToolContext, str], Awaitable[str]] = sh
+) -> Trace:
+    """A policy that runs these, one in each turn, by the tool `run`, a function of the name `sh`."""
     renderer, task = LineRenderer(ByteTokenizer()), TASKS.tasks("train")[0]
     rows = [renderer.render(ParsedTurn("", (Call("", "sh", {"script": script}),))) for script in scripts]
-    spec = ToolSpec.of(sh, effect="exec")
+    spec = ToolSpec.of(run, effect="exec")
     outcome = RewardSpec(name="answered", function=answered, outcome=True)
     parts = EpisodeParts(
         samplers={"policy": ScriptedSampler({task.id: rows})},
         renderer=renderer,
-        toolbox=Toolbox({"sh": Tool.of("tests/sh", spec, sh, None)}),
+        toolbox=Toolbox({"sh": Tool.of("tests/sh", spec, run, None)}),
         sandboxes=Sandboxes(provider, "under/test", TASKS.tree, LIMITS),
         context=Plain(NoConfig(), BuildContext(Path())),
         rewards=(Reward("tests/answered", "1", outcome, answered, None, 1.0),),

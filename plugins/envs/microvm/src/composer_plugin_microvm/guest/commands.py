@@ -161,11 +161,12 @@ def _run(words: list[bytes], env: dict[bytes, bytes]) -> None:
         os.execve(words[0], words, env)
     refused: OSError = FileNotFoundError(errno.ENOENT, "not found")
     for folder in env.get(b"PATH", b"").split(b":"):
-        try:
-            os.execve(folder + b"/" + words[0], words, env)
-        except FileNotFoundError:
+        path = folder + b"/" + words[0]
+        if not os.access(path, os.F_OK):  # the kernel finds that out when it has begun a new process image
             continue
-        except NotADirectoryError:
+        try:
+            os.execve(path, words, env)
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             refused = error
