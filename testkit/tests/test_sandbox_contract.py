@@ -115,16 +115,33 @@ class Lasting(MemorySandbox):
 
 
 class Sessions(MemorySandbox):
+    """Shells that know the commands of the probe."""
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.folders: dict[str, str] = {}
+        self.shells: dict[str, dict[str, str]] = {}
 
     async def session_exec(self, name: str, request: Any) -> ExecResult:
-        if request.argv[0] == "cd":
-            self.folders[name] = request.argv[1] + "/"
-            return ExecResult("exited", 0)
-        words = [self.folders.get(name, "") + word for word in request.argv[1:]]
-        return await self.exec(evolve(request, argv=(request.argv[0], *words)))
+        shell, words = self.shells.setdefault(name, {"folder": ""}), request.argv
+        if words[0] == "cd":
+            shell["folder"] = words[1] + "/"
+        elif words[:2] == ("eval", "exit 3"):
+            return self.ended(name, ExecResult("exited", 3))
+        elif words[0] == "eval":
+            shell["kept"] = words[1][5]
+        elif words[0] == "sleep":
+            return self.ended(name, ExecResult("timeout", None))
+        elif words[0] == "show":
+            return (
+                ExecResult("exited", 0, f"{shell['kept']}\n".encode()) if "kept" in shell else ExecResult("exited", 127)
+            )
+        else:
+            return await self.exec(evolve(request, argv=(words[0], *(shell["folder"] + word for word in words[1:]))))
+        return ExecResult("exited", 0)
+
+    def ended(self, name: str, result: ExecResult) -> ExecResult:
+        del self.shells[name]
+        return evolve(result, restarted=True)
 
 
 class OneSession(Sessions):
@@ -134,8 +151,36 @@ class OneSession(Sessions):
 
 class NoSession(Sessions):
     async def session_exec(self, name: str, request: Any) -> ExecResult:
-        self.folders.clear()
+        self.shells.clear()
         return await super().session_exec(name, request)
+
+
+class FoldersOnly(Sessions):
+    async def session_exec(self, name: str, request: Any) -> ExecResult:
+        self.shells.get(name, {}).pop("kept", None)
+        return await super().session_exec(name, request)
+
+
+class Silent(Sessions):
+    """Says nothing of a shell that has ended."""
+
+    def ended(self, name: str, result: ExecResult) -> ExecResult:
+        return evolve(super().ended(name, result), restarted=False)
+
+
+class Endless(Sessions):
+    """Waits for a command however late it is."""
+
+    async def session_exec(self, name: str, request: Any) -> ExecResult:
+        found = await super().session_exec(name, request)
+        return evolve(found, status="exited", exit_code=0) if found.status == "timeout" else found
+
+
+class Undead(Sessions):
+    """Says that a shell has ended that lives on."""
+
+    def ended(self, name: str, result: ExecResult) -> ExecResult:
+        return evolve(result, restarted=True)
 
 
 class Pauses(MemorySandbox):
@@ -145,6 +190,7 @@ class Pauses(MemorySandbox):
         self.going.set()
 
     async def exec(self, request: Any) -> ExecResult:
+        await self.going.wait()
         result = await super().exec(request)
         await self.going.wait()
         return result
@@ -159,6 +205,23 @@ class Pauses(MemorySandbox):
 class Restless(Pauses):
     async def pause(self) -> None:
         pass
+
+
+class Ticking(Pauses):
+    """Time goes on for commands of a paused sandbox."""
+
+    async def exec(self, request: Any) -> ExecResult:
+        started = asyncio.get_running_loop().time()
+        result = await super().exec(request)
+        late = asyncio.get_running_loop().time() - started > request.timeout_s
+        return evolve(result, status="timeout", exit_code=None) if late else result
+
+
+class Eager(Pauses):
+    """What runs stands still, and what comes is begun."""
+
+    async def exec(self, request: Any) -> ExecResult:
+        return await (super() if request.argv[0] == "sh" else super(Pauses, self)).exec(request)
 
 
 class Leases(MemorySandbox):
@@ -265,7 +328,13 @@ def test_a_claim_that_is_kept_passes_and_one_that_is_not_made_is_missed(said, ba
         (Lasting, "snapshots.files", "not as it was"),
         (OneSession, "sessions", "another session's `cat a.txt`"),
         (NoSession, "sessions", "after `cd pkg`"),
+        (FoldersOnly, "sessions", "a function that shows a variable"),
+        (Silent, "sessions", "a session that ends itself with 3 is told as"),
+        (Endless, "sessions", "a command that is late is told as"),
+        (Undead, "sessions", "is there after it has ended"),
         (Restless, "pauses", "while its sandbox was paused"),
+        (Ticking, "pauses", "time of 3 s ran on"),
+        (Eager, "pauses", "began while its sandbox was paused"),
         (Squatter, "leases", "still there"),
         (Impatient, "leases", "there is no sandbox"),
         (FilesOnly, "snapshots.full", "does not go on"),
@@ -372,12 +441,16 @@ def test_a_hole_is_found_on_each_loopback_and_nothing_listens_on_all_addresses(s
 @pytest.mark.parametrize(
     ("closed", "found"),
     [
-        (lambda allow: not allow, ""),
+        (lambda allow: not allow, "were allowed, and a command connected to"),
         (lambda allow: True, "no command could connect"),
         (lambda allow: False, "to which no network was allowed"),
     ],
 )
-def test_a_network_policy_that_does_nothing_is_caught(said, folders, monkeypatch, closed, found):
+def test_a_network_policy_that_does_nothing_or_knows_all_and_nothing_alone_is_caught(
+    said, folders, monkeypatch, closed, found
+):
+    """What a policy that does more may get wrong is tried on one that works, in the tests of `local/namespaces`."""
+
     async def set_network(self: Any, allow: Any) -> None:
         self.walls = ("unshare", "--map-root-user", "--net") if closed(allow) else ()
 
@@ -387,8 +460,7 @@ def test_a_network_policy_that_does_nothing_is_caught(said, folders, monkeypatch
     name = "sandbox.networks"
     monkeypatch.setattr(folders.MyNameSandbox, "set_network", set_network, raising=False)
     monkeypatch.setattr(folders.MyNameSandbox, "exec", run)
-    text = said(provider_of(folders, "MyNameProvider"), {name}, CLAIM, name)
-    assert found in text if found else not text
+    assert found in said(provider_of(folders, "MyNameProvider"), {name}, CLAIM, name)
 
 
 # --- what is left -------------------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ from composer_core.protocols import (
 )
 from composer_core.sandbox import Sandbox
 from composer_core.trees import Patch, Tree
-from composer_testing.sandbox_walls import isolates, networks
+from composer_testing.sandbox_networks import networks
+from composer_testing.sandbox_walls import isolates
 
 TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n", "pkg/deep/c.txt": "three\n"})
 SPEC = TemplateSpec(TREE.ref, file_bytes=1 << 20, disk_bytes=8 << 20, memory_bytes=128 << 20, processes=24)
@@ -142,25 +143,40 @@ async def full_snapshots(sandbox: Sandbox, provider: SandboxProvider) -> None:
 
 
 async def sessions(sandbox: Sandbox, provider: SandboxProvider) -> None:
-    await sandbox.session_exec("one", ["cd", "pkg"])
-    one = await sandbox.session_exec("one", ["cat", "b.txt"])
-    other = await sandbox.session_exec("other", ["cat", "a.txt"])
+    async def said(*words: str, name: str = "one", timeout_s: float = 20) -> ExecResult:
+        return await sandbox.session_exec(name, words, timeout_s=timeout_s)
+
+    await said("cd", "pkg")
+    one, other = await said("cat", "b.txt"), await said("cat", "a.txt", name="other")
     assert one.stdout == b"two\n", f"after `cd pkg` a session's `cat b.txt` prints {one.stdout + one.stderr!r}"
     assert other.stdout == b"one\n", f"another session's `cat a.txt` prints {other.stdout + other.stderr!r}"
+    await said("eval", "kept=3; show() { echo $kept; }")
+    shown = await said("show")
+    assert shown.stdout == b"3\n", f"a function that shows a variable prints {shown.stdout + shown.stderr!r}"
+    ended = await said("eval", "exit 3")
+    assert (ended.exit_code, ended.restarted) == (3, True), f"a session that ends itself with 3 is told as {ended}"
+    late = await said("sleep", "40", timeout_s=1)
+    assert (late.status, late.restarted) == ("timeout", True), f"a command that is late is told as {late}"
+    lost = await said("show")
+    assert lost.exit_code == 127, f"what a session held is there after it has ended: {lost}"
 
 
 async def pauses(sandbox: Sandbox, provider: SandboxProvider) -> None:
     await sandbox.pause()
     await sandbox.resume()
-    running = asyncio.ensure_future(sandbox.exec(["sh", "-c", "sleep 0.5; echo done"], timeout_s=30))
+    running = asyncio.ensure_future(sandbox.exec(["sh", "-c", "sleep 0.5; echo done"], timeout_s=3))
     await asyncio.sleep(0.1)
     await sandbox.pause()
-    await asyncio.sleep(1)
-    went_on = running.done()
+    later = asyncio.ensure_future(sandbox.exec(["echo", "later"], timeout_s=20))
+    await asyncio.sleep(3.2)
+    went_on, begun = running.done(), later.done()
     await sandbox.resume()
     result = await running
     assert not went_on, "a command came to its end while its sandbox was paused"
+    assert result.status != "timeout", f"a command's time of 3 s ran on while its sandbox was paused: {result}"
     assert result.stdout == b"done\n", f"after resume() a command ended with {result}"
+    assert not begun, "a command began while its sandbox was paused"
+    assert (await later).stdout == b"later\n", "a command that was asked for meanwhile was never run"
 
 
 async def leases(sandbox: Sandbox, provider: SandboxProvider) -> None:

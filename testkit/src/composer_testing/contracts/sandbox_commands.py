@@ -12,11 +12,12 @@ import pytest
 from composer_core.errors import PathError, SandboxGone
 from composer_core.protocols import ExecResult, SandboxProvider
 from composer_core.sandbox import CallLimits, Sandbox
-from composer_testing.contracts.sandboxes import SandboxContract, new_sandbox
+from composer_testing.contracts.sandbox_optional import OptionalContract
+from composer_testing.contracts.sandboxes import new_sandbox
 from composer_testing.sandbox_claims import TREE, forked, restored
 
 
-class CommandContract(SandboxContract):
+class CommandContract(OptionalContract):
     """For providers whose commands are processes."""
 
     def test_exit_codes_come_back_as_they_are(self) -> None:
