@@ -168,7 +168,7 @@ CASES = {
                 "test_sparse_files*",
                 "test_a_bomb_of_threads*",
             ),
-            *("test_descriptors_are*"),
+            "test_descriptors_are*",
         ),
     ),
     "S3": Case(
