@@ -8,6 +8,7 @@ from composer_core.commands.show import command, show, sparkline
 from composer_core.errors import ConfigError
 from composer_core.events import GroupScored
 from composer_core.history import Evaluation, History, changed
+from composer_core.ledger import Ledger, LedgerConfig
 from composer_core.traces import decode, readable
 from composer_core.tracking import events_path, read_events, to_record
 from composer_core.types import Score
@@ -134,6 +135,8 @@ def test_the_ledger_tells_what_was_trained_dropped_lost_refused_and_void(run_dir
     assert rows["slots"] == "pending: 0, running: 0, valid: 0, void: 0"
     for name in ("lost", "refused results", "late results"):
         assert rows[name] == str(status["ledger"][name.replace(" ", "_")])
+    real = Ledger(LedgerConfig(steps=1, groups_per_step=1, group_size=2), str).table()
+    assert status["ledger"].keys() == real.keys() and status["ledger"]["slots"].keys() == real["slots"].keys()
     copy = SyntheticRun(rl_steps=4, status="killed").write(tmp_path / "killed")
     assert re.search(r"Ledger of rl after step 2\n(.*\n)*slots +.*running: [1-9]", show(copy))
     for other in ("[]", "{}", '{"ledger": 3}'):

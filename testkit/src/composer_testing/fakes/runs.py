@@ -1,8 +1,8 @@
 """A run folder that looks like a real one, made in a second without training anything.
 
 For tests and for designing reports: events.jsonl, traces, config.json, plugins.json, status.json and summary.json are
-written through the real types, trackers, stores and ledger; only the numbers are made up, from a seed. Nothing here
-measures anything.
+written through the real types, trackers and stores; only the numbers are made up, from a seed. Nothing here measures
+anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from attrs import frozen
 from composer_core import events
 from composer_core.columns import Column
 from composer_core.events import Event
-from composer_core.ledger import Issue, Ledger, LedgerConfig, SlotResult
 from composer_core.protocols import BuildContext
 from composer_core.records import NoConfig
 from composer_core.stores import FolderConfig, FolderStore
@@ -227,33 +226,27 @@ class SyntheticRun:
             yield events.Evaluated(time_s=now_s, name=f"{when}/{name}", step=step, metrics=_rate(rate))
 
     def stage_status(self) -> dict[str, object]:
-        """What an rl stage tells at its end, or half-way where it does not finish: a real ledger, moved at random."""
-        steps, rng = self.rl_steps if self.status == "finished" else self.rl_steps // 2, random.Random(self.seed)
-        config = LedgerConfig(self.rl_steps, self.groups, 4, max_staleness=2)
-        ledger, running = Ledger(config, lambda number: f"numbers.clamp-{number}"), list[Issue]()
-        while ledger.step < steps:
-            running += ledger.issue()
-            rng.shuffle(running)
-            issue = running.pop()
-            void = rng.random() < 0.02
-            if rng.random() < 0.02:
-                ledger.lose(issue.group, issue.slot)
-            else:
-                ledger.finish(issue.group, issue.slot, SlotResult(not void, rng.random(), "sandbox" if void else None))
-            while ledger.step < steps and ledger.take():
-                ledger.applied()
+        """Made-up numbers under the names of a real status.json: of a stage's end, or of its middle if it has none."""
+        over = self.status == "finished"
+        step = self.rl_steps if over else self.rl_steps // 2
+        trained, live = step * self.groups, 0 if over else 3
         return {
-            "time_s": START_S + 450,
-            "stage": "rl",
-            "step": ledger.step,
-            "steps": self.rl_steps,
-            "version": ledger.version,
-            "doing": "",
-            "waits_for": f"{len(running)} running episodes",
-            "running": [{"group": i.group, "slot": i.slot, "task": i.task_id, "for_s": 1.0} for i in running[:8]],
-            "ledger": ledger.table(),
-            "executor": {"episodes": ledger.counters["valid"], "loop_lag_p99_ms": 3.1},
-        }
+            "time_s": START_S + 450, "stage": "rl", "step": step, "steps": self.rl_steps, "version": step, "doing": "",
+            "waits_for": f"{live * 2} running episodes", "elapsed_s": 200.0, "episodes": trained * 4, "tokens": 9_000,
+            "episodes_per_s": 2.5, "tokens_per_s": 112.0,
+            "running": [{"group": trained, "slot": at, "task": "numbers.clamp-7", "for_s": 1.5} for at in range(live)],
+            "ledger": {
+                "admitted": trained + live + 1, "capacity": 6,
+                "slots": {"pending": live, "running": live * 2, "valid": live, "void": 0},
+                "groups": {"open": live, "ended": 0, "training": 0},
+                "versions": {str(step): live} if live else {},
+                "staleness": {"0": trained // 4, "1": trained - trained // 4},
+                "voids": {"sandbox": 5}, "dropped": {"void": 1, "tokens": 812},
+                "valid": trained * 4 + live, "void": 5, "lost": 3, "cancelled": 0, "late_results": 1,
+                "refused_results": 2, "trained_groups": trained,
+            },
+            "executor": {"episodes": trained * 4, "loop_lag_p99_ms": 3.1},
+        }  # fmt: skip
 
     def summary(self) -> dict[str, object]:
         """Made-up numbers under the names of a real summary."""
