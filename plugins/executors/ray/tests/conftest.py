@@ -31,7 +31,7 @@ def site(tmp_path_factory):
     (folder / INFO).mkdir()
     (folder / INFO / "METADATA").write_text("Metadata-Version: 2.1\nName: composer-plugin-mishaps\nVersion: 0.1\n")
     (folder / INFO / "entry_points.txt").write_text("[composer.plugins]\nmishaps = ray_mishaps\n")
-    return str(folder)
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 @pytest.fixture(scope="session")

@@ -95,3 +95,14 @@ def test_a_task_that_always_ends_its_process_stops_the_run_with_the_cause(run):
     assert code == 1
     assert "3 processes of the run were lost within an hour" in said
     assert "worker-" in said
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_asked_again(run, undisturbed):
+    made = run("executor.environments=true", plugins="ray,mishaps,server").start()
+    made.kill("environment/")
+    made.finish()
+    same_as(made, undisturbed)
+    assert set(made.voids()) == {"lost"}

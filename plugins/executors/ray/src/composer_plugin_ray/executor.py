@@ -47,6 +47,7 @@ class RayExecutor:
         self._dispatch, self._turns, self._in_flight = Dispatch(), Turns(), 0
         self._watches: list[asyncio.Future[None]] = []
         self._servers: dict[str, asyncio.Future[Remote]] = {}
+        self._server_ids: dict[str, int] = {}
         self._weights: WeightsRef | None = None
         self._trainer: TrainerGroup | None = None
         self._broken: ComposerError | None = None
@@ -103,6 +104,8 @@ class RayExecutor:
         what = (EnvironmentServer, self._blueprint, self._config.restarts_per_hour, self._config.start_timeout_s)
         remote = await self._started(start(f"environment-{len(self._servers)}", {"num_cpus": 0}, *what, node=node))
         self._watches.append(asyncio.ensure_future(self._watch_server(remote)))
+        environment = await remote.call("environment")
+        self._server_ids[remote.name] = environment.pid
         return remote
 
     async def _watch_server(self, remote: Remote) -> None:
@@ -211,6 +214,7 @@ class RayExecutor:
         ranks = self._trainer.remotes if self._trainer else []
         living = [*self._workers.members.values(), *self._replicas.members.values(), *ranks]
         told = {f"{one.name.partition('-')[0]}/{one.name}/pid": float(one.pid) for one in living}
+        told |= {f"environment/{name}/pid": float(pid) for name, pid in self._server_ids.items()}
         told |= {f"{name.partition('-')[0]}/{name}/episodes": float(load) for name, load in loads.items()}
         counts = {name: float(count) for name, count in self._counts.items()}
         return {**self._figures.stats(), **counts, "in_flight": float(self._in_flight), **told}
