@@ -13,7 +13,7 @@ from attrs import frozen
 from composer_envkit.policy import canonical
 
 REQUEST = re.compile(rb"([A-Z]{1,32}) ([!-~]{1,16384}) HTTP/1\.[01]")
-HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([^\0\r\n]*)")
+HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([\t -~\x80-\xff]*)")
 OF_THIS_HOP = frozenset(
     b"connection host keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer upgrade".split()
 )
@@ -56,7 +56,7 @@ class Request:
         if not found or not all(pairs):
             raise Refusal(400, "the request is not HTTP/1.1")
         method, target = found[1].decode(), found[2].decode()
-        headers = [(pair[1].lower(), pair[2].strip()) for pair in pairs if pair]
+        headers = [(pair[1].lower(), pair[2].strip(b" \t")) for pair in pairs if pair]
         if method == "CONNECT":
             return cls(method, *_authority(target, None))
         try:
@@ -66,7 +66,9 @@ class Request:
         if url.scheme != "http":
             raise Refusal(400, "plain HTTP is asked for by http://HOST/PATH, all else by CONNECT")
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        named = {name.strip().lower() for key, value in headers if key == b"connection" for name in value.split(b",")}
+        named = {
+            name.strip(b" \t").lower() for key, value in headers if key == b"connection" for name in value.split(b",")
+        }
         dropped = named | OF_THIS_HOP
         kept = tuple(pair for pair in headers if pair[0] not in dropped)
         return cls(method, *_authority(url.netloc, 80), path, kept, _length(headers, dropped))

@@ -42,7 +42,7 @@ class Rule:
         below = host.startswith("*.")
         name = canonical(host.removeprefix("*."))
         port = int(found[4]) if found and found[4] else None
-        if not name or (below and address_of(name)) or not 0 < (port or 1) < 1 << 16:
+        if not name or (below and address_of(name)) or port == 0 or (port or 0) >= 1 << 16:
             expected = "a name, *.suffix or an address, perhaps with :port"
             raise BackendError(f"{text!r} is no host that could be allowed", expected=expected, where="network.allow")
         return cls(name, below, port)
