@@ -16,6 +16,9 @@ import pytest
 from browser import browser
 from diary import ATTACK, CONTROLS, LEDGER, Diary
 
+from composer_plugin_top.site import Site
+from composer_plugin_top.watch import Watch
+
 TOP = [sys.executable, "-m", "composer_core.cli", "top"]
 PHONE, DESK = (390, 844), (1280, 900)
 
@@ -261,6 +264,23 @@ def test_pages_of_other_origins_cannot_read_it_and_its_own_policy_is_strict(diar
             policy = headers["Content-Security-Policy"]
             assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
             assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_figures_that_could_not_be_renewed_are_not_shown_as_new(diary, monkeypatch):
+    watch = Watch(diary.folder)
+    site = Site(watch, watch.look())
+    monkeypatch.setattr("composer_plugin_top.site.EVERY_S", 0.01)
+    monkeypatch.setattr(Watch, "look", lambda self: 1 / 0)
+
+    async def main():
+        looking = asyncio.create_task(site.keep_looking())
+        async with asyncio.timeout(30):
+            while site.picture["state"]["word"] != "unknown":
+                await asyncio.sleep(0.01)
+        looking.cancel()
+
+    asyncio.run(main())
+    assert site.picture["outcomes"] and "ZeroDivisionError" in site.picture["problems"][0]
 
 
 def test_the_page_asks_no_other_host():

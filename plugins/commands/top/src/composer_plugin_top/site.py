@@ -19,7 +19,7 @@ from aiohttp import web
 from attrs import define
 
 from composer_core.errors import ConfigError
-from composer_plugin_top.watch import Watch
+from composer_plugin_top.watch import Watch, unknown
 
 HOST = "127.0.0.1"
 EVERY_S = 1.0
@@ -49,7 +49,10 @@ class Site:
     async def keep_looking(self) -> None:
         while True:
             await asyncio.sleep(EVERY_S)
-            self.picture = await asyncio.to_thread(self.watch.look)
+            try:
+                self.picture = await asyncio.to_thread(self.watch.look)
+            except Exception as error:  # the page must not go on showing old figures as if they were new
+                self.picture = {**self.picture, **unknown(f"looking at it failed: {type(error).__name__}: {error}")}
 
     def application(self) -> web.Application:
         made = web.Application(middlewares=[_guard])

@@ -171,6 +171,12 @@ class Watch:
         return each_s * left
 
 
+def unknown(why: str) -> dict[str, Any]:
+    """The part of a picture that says that the rest is of an earlier look."""
+    state = {"word": "unknown", "mood": "bad", "note": "figures are of an earlier look"}
+    return {"state": state, "old": "figures of an earlier look", "problems": [printable(why)]}
+
+
 def _old(age_s: float | None) -> str:
     if age_s is None:
         return "no figures yet"
