@@ -30,7 +30,7 @@ def test_they_need_the_standard_library_alone():
     )
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
     expected = {"composer_envkit", "composer_envkit.agent", *(f"composer_envkit.agent.{name}" for name in parts)}
-    assert set(ran.stdout.split()) == expected and len(parts) == 6
+    assert set(ran.stdout.split()) == expected and len(parts) == 7
 
 
 def test_what_is_written_is_read_with_its_mode(folder):
