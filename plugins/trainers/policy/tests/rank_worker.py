@@ -33,7 +33,13 @@ LENGTHS = (30, 5, 17, 9, 21)
 CUTS = {1: 150, 2: 60, 4: 30}
 """Micro-batches -> a budget that cuts LENGTHS into as many; two ranks get unequal numbers of them, or none."""
 METRICS = ("loss", "grad_norm", "trained_tokens", "tokens", "entropy", "weight_mean", "parity_tokens", "parity_p999")
-SETTINGS = StageSettings(gradient_clip=0, loss_scale_tokens=20, micro_batch_tokens=40, learning_rate=1e-2)
+SETTINGS = StageSettings(
+    gradient_clip=0,
+    loss_scale_tokens=20,
+    micro_batch_tokens=40,
+    learning_rate=1e-2,
+    parity_stop=0,  # nobody has sampled these rows
+)
 SHAPE = {"vocab_size": 32, "width": 32, "heads": 2, "kv_heads": 1, "expert_count": 8, "expert_width": 32}
 
 

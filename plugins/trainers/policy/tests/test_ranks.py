@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 WORKER = Path(__file__).with_name("rank_worker.py")
-LIMIT_S = 120
+LIMIT_S = 240
 
 
 def _free_port() -> int:
@@ -35,7 +35,6 @@ def _run(folder: Path, play: str, ranks: int, ends: tuple[int | None, ...] = ())
         "WORLD_SIZE": str(ranks),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
-        "ACCELERATE_USE_CPU": "1",
     }
     processes = [
         subprocess.Popen(
