@@ -23,6 +23,7 @@ SCRIPTS = (
     "envd",
     "sampler_throughput",
     "rl_step",
+    "weight_sync",
     "mxfp8",
     "mxfp8_mm",
     "mxfp8_layer",

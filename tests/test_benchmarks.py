@@ -19,6 +19,7 @@ SCRIPTS = (
     "envd",
     "sampler_throughput",
     "rl_step",
+    "weight_sync",
     "mxfp8",
     "mxfp8_layer",
     "mxfp8_quickstart",
