@@ -47,6 +47,9 @@ class SlotState(StrEnum):
     VOID = "void"
 
 
+ENDED = frozenset({SlotState.VALID, SlotState.VOID})
+
+
 @frozen
 class LedgerConfig:
     """What bounds a stage; the fields of the same names in `config.RlStage`."""
@@ -71,6 +74,11 @@ class LedgerConfig:
         return max(2, self.group_size if self.min_valid is None else self.min_valid)
 
     @property
+    def flat_refills(self) -> int:
+        """Groups of equal rewards that are replaced, for each step."""
+        return self.groups_per_step if self.refill_flat_groups else 0
+
+    @property
     def capacity(self) -> int:
         """Live groups at most."""
         return (self.max_staleness + 1) * self.groups_per_step + self.oversample
@@ -91,6 +99,9 @@ class SlotResult:
     """URI of the trace."""
     sha256: str | None = None
     tokens: int = 0
+
+
+RESULT = tuple(field.name for field in attrs.fields(SlotResult))
 
 
 @frozen
@@ -128,7 +139,7 @@ class Group:
         return f"{self.number}:{self.task_id}"
 
     def open(self) -> bool:
-        return any(slot.state in (SlotState.PENDING, SlotState.RUNNING) for slot in self.slots)
+        return not all(slot.state in ENDED for slot in self.slots)
 
     def valid(self) -> list[SlotResult]:
         return [slot.result for slot in self.slots if slot.state is SlotState.VALID and slot.result]
@@ -205,7 +216,8 @@ class Ledger:
             self.counters["late_results"] += 1
             self.counters["dropped_tokens"] += result.tokens if holder is None else 0
             return
-        self.entries.append({"kind": "result", "group": group, "slot": slot, **attrs.asdict(result)})
+        entry = {"kind": "result", "group": group, "slot": slot}
+        self.entries.append(entry | {name: getattr(result, name) for name in RESULT})
         target = holder.slots[slot]
         if result.valid:
             target.state, target.result = SlotState.VALID, result
@@ -214,7 +226,7 @@ class Ledger:
         else:
             self._void(target, result)
             heapq.heappush(self._waiting, group)
-        self._settle(holder)
+        self._settle(holder, result.valid)
 
     def lose(self, group: int, slot: int) -> None:
         """The process vanished: the slot is pending again, with the same noise, or void when that comes too often."""
@@ -245,30 +257,26 @@ class Ledger:
                 fix="`composer-run show RUN` tells what was raised, and by whom; resume when that is mended",
             )
 
-    def _settle(self, group: Group) -> None:
-        """Note that a group has ended, and drop it if it cannot be trained, whether it has ended or not."""
-        if not group.open():
+    def _settle(self, group: Group, valid: bool) -> None:
+        """After a report: note that a group has ended, and drop it if it cannot be trained, ended or not."""
+        if ended := not group.open():
             self._open[group.version] -= 1
             self._ended.setdefault(group.oldest(), set()).add(group.number)
             self._stalled = False
-        void = sum(slot.state is SlotState.VOID for slot in group.slots)
-        if len(group.slots) - void < self.config.needed:
+        if not valid and sum(slot.state is not SlotState.VOID for slot in group.slots) < self.config.needed:
             self._drop(group, "dropped/void")
         elif self._stale(group):
             self._drop(group, "dropped/stale")
-        elif (
-            self.config.refill_flat_groups
-            and not group.open()
-            and group.flat()
-            and self._flat_refills < self.config.groups_per_step
-        ):
+        elif ended and self._flat_refills < self.config.flat_refills and group.flat():
             self._flat_refills += 1
             self._drop(group, "dropped/flat")
 
     def _stale(self, group: Group) -> bool:
         """Whether it holds a token that is too old, where such groups are dropped."""
+        if self.config.staleness == "wait":
+            return False
         oldest = min(group.known(), default=self.version) if group.open() else group.oldest()
-        return self.config.staleness == "drop" and self.version - oldest > self.config.max_staleness
+        return self.version - oldest > self.config.max_staleness
 
     def _drop(self, group: Group, why: str) -> None:
         self.counters[why] += 1
@@ -385,7 +393,7 @@ class Ledger:
     def table(self) -> dict[str, Any]:
         """What is where, as plain data: slots and groups are of now, everything else is counted over the stage."""
         groups, counters = self.groups.values(), self.counters
-        states = Counter(slot.state.value for group in groups for slot in group.slots)
+        states = Counter(slot.state for group in groups for slot in group.slots)
 
         def counted(prefix: str) -> dict[str, int]:
             return {name.removeprefix(prefix): n for name, n in sorted(counters.items()) if name.startswith(prefix)}
@@ -393,7 +401,7 @@ class Ledger:
         return {
             "admitted": self.admitted,
             "capacity": self.config.capacity,
-            "slots": {state.value: states[state.value] for state in SlotState},
+            "slots": {state.value: states[state] for state in SlotState},
             "groups": {
                 "open": self._open.total(),
                 "ended": sum(map(len, self._ended.values())),
