@@ -36,6 +36,8 @@ class Case(NamedTuple):
     tests: tuple[str, ...]
     claims: tuple[str, ...] = ()
     """Capabilities that it is about: one that a record does not declare must be refused."""
+    of_claims: tuple[str, ...] = ()
+    """Tests that show nothing where none of them is declared."""
 
 
 CASES = {
@@ -79,7 +81,12 @@ CASES = {
             *("test_a_machine_that_the_host_has_lost*", "test_a_command_whose_answer*", "test_a_frame_that_is_none*"),
         ),
     ),
-    "C5": Case("sessions", (), ("sandbox.sessions",)),
+    "C5": Case(
+        "sessions: what a shell keeps, its end told, nothing forged",
+        (),
+        ("sandbox.sessions",),
+        ("test_a_session_*", "test_sessions_are*", "test_nothing_that_a_session*", "test_a_destroyed_sandbox_has*"),
+    ),
     "C6": Case(
         "files: any bytes and names, what is in the way, limits, patches",
         (
@@ -120,8 +127,21 @@ CASES = {
         ("sandbox.forks",),
     ),
     "C11": Case("clones: randomness, identity, clock", ("test_clones_differ*", "test_a_clone_that_does_not*")),
-    "C12": Case("pauses", (), ("sandbox.pauses",)),
-    "C13": Case("network: none but loopback, or a policy", ("test_there_is_loopback*",), ("sandbox.networks",)),
+    "C12": Case(
+        "pauses: nothing runs, time stands still",
+        (),
+        ("sandbox.pauses",),
+        ("test_nothing_runs_in_a_paused*", "test_a_paused_sandbox*"),
+    ),
+    "C13": Case(
+        "network: none but loopback, or what is allowed, replaced while it is used",
+        ("test_there_is_loopback*",),
+        ("sandbox.networks",),
+        (
+            *("test_a_connection_ends_when*", "test_variables_name_a_proxy*", "test_an_allowed_host_answers*"),
+            *("test_a_policy_is_one*", "test_a_command_that_holds_the_port*", "test_nothing_is_left_of_connections*"),
+        ),
+    ),
     "C14": Case(
         "leases, orphans, killed controllers",
         (
@@ -154,7 +174,6 @@ CASES = {
                 "test_no_file_of_the_host*",
                 "test_links_out_of*",
                 "test_a_folder_that_keeps*",
-                "test_a_link_that_stays*",
             ),
             *("test_packages_that*", "test_the_base_of_this*", "test_nothing_but_workspace*", "test_system_folders*"),
         ),
@@ -175,7 +194,7 @@ CASES = {
         "powers, devices, settings, sockets",
         (
             *("test_no_power_is_held*", "test_devices_and_settings*", "test_no_descriptor*", "test_no_right_is*"),
-            *("test_calls_that_would*", "test_no_socket_of*", "test_a_command_has_no_power*"),
+            *("test_calls_that_would*", "test_a_command_has_no_power*"),
         ),
     ),
     "S4": Case(
@@ -238,7 +257,7 @@ page says what it was tried against.
 """
 TAIL = """
 ## Your own sandboxes
-The suites are public: subclass `CommandContract` (C1 to C14), `VerdictContract` (C8, S1 to S4, S6, S7),
+The suites are public: subclass `CommandContract` (C1 to C14, with `OptionalContract`'s C5, C12 and C13), `VerdictContract` (C8, S1 to S4, S6, S7),
 `HonestyContract` (S8), `ReplayContract` (C16) and `ChurnContract` (C15) of `composer_testing.contracts` and name
 your record. What your record does not declare must be refused, what it declares is tried.
 
@@ -293,7 +312,8 @@ def declared() -> dict[str, frozenset[str]]:
 
 
 def cell(case: Case, rows: list[Result], capabilities: frozenset[str]) -> str:
-    plain = [row for row in rows if any(fnmatchcase(row.name.partition("[")[0], test) for test in case.tests)]
+    tests = (*case.tests, *(case.of_claims if set(case.claims) & capabilities else ()))
+    plain = [row for row in rows if any(fnmatchcase(row.name.partition("[")[0], test) for test in tests)]
     offered = [f"{CLAIM}[{claim}]" for claim in case.claims if claim in capabilities]
     counted = Counter(row.passed for row in [*plain, *(row for row in rows if row.name in offered)])
     names = {f"{CLAIM}[{claim}]" for claim in case.claims if claim not in capabilities}
