@@ -151,6 +151,14 @@ def test_an_export_holds_the_weights_that_the_forward_reads(config, tmp_path):
         assert torch.equal(quantize_(exported, config)(input_ids=IDS).logits, model(input_ids=IDS).logits)
 
 
+def test_a_model_with_tied_embeddings_is_exported_and_comes_back(tmp_path):
+    tied = Qwen3MoeConfig(**COMMON, **GROUPED, num_experts=8, tie_word_embeddings=True)
+    model = build(tied)
+    export_mxfp8(model.state_dict(), tmp_path / "tied.safetensors")
+    model.load_state_dict(load_mxfp8(tmp_path / "tied.safetensors"))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
 def test_an_export_is_laid_out_as_its_page_says(tmp_path):
     from safetensors import safe_open
 

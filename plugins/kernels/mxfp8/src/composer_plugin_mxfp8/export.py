@@ -30,7 +30,7 @@ SCALE = "_scale"
 
 
 def export_mxfp8(state: Mapping[str, torch.Tensor], path: Path, config: MXFP8Config = DEFAULT) -> None:
-    """Write a model's `state_dict` with its experts in MXFP8.
+    """Write a model's `state_dict` with its experts in MXFP8; names that share a tensor get one each.
 
     Raises:
         ValueError: it holds no weights of experts.
@@ -45,7 +45,14 @@ def export_mxfp8(state: Mapping[str, torch.Tensor], path: Path, config: MXFP8Con
     if len(made) == len(state):
         raise ValueError(f"nothing to export: no tensor [E, N, K] is named ...{' or ...'.join(PARTS)}")
     metadata = {"format": "mxfp8", "version": "1", "recipe": config.recipe}
-    save_file({name: tensor.contiguous().cpu() for name, tensor in made.items()}, path, metadata)
+    save_file(_apart({name: tensor.contiguous().cpu() for name, tensor in made.items()}), path, metadata)
+
+
+def _apart(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors that share memory, as tied embeddings do, in memory of their own: the format knows no other."""
+    owners = {tensor.untyped_storage().data_ptr(): name for name, tensor in state.items()}
+    own = {*owners.values()}
+    return {name: tensor if name in own else tensor.clone() for name, tensor in state.items()}
 
 
 def load_mxfp8(path: Path, dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
