@@ -95,6 +95,59 @@ def test_killed_in_the_middle_of_rl_it_ends_with_identical_weights(whole, tmp_pa
     assert json.loads((run / "summary.json").read_text())["resumed_from"] > 0
 
 
+def test_on_ray_with_a_worker_killed_it_ends_with_identical_weights_and_leaves_no_process(whole, tmp_path):
+    run, mark = tmp_path / "run", f"composer-test={tmp_path}"
+    placed = ["--set", "executor.use=ray/ray", "--set", "executor.sampler_replicas=2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "composer_core.cli", "--plugins", "ray", *command(run), *placed],
+        cwd=ROOT,
+        env={**os.environ, "COMPOSER_TEST": mark},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        _wait_for_version(run, version=6)
+        workers, replicas = (_processes(run, sort) for sort in ("worker/", "replica/"))
+        assert not any(_has_torch(pid) for pid in workers), "rollout workers never import torch"
+        assert all(_has_torch(pid) for pid in replicas)
+        os.kill(workers[0], signal.SIGKILL)
+        _, said = process.communicate(timeout=400)
+    finally:
+        process.kill()
+        process.wait(timeout=30)
+    assert process.returncode == 0, said[-2000:]
+    assert final(run) == final(whole)
+    assert not [pid for pid in _all_processes() if mark.encode() in _read(f"/proc/{pid}/environ")]
+
+
+def _processes(run, sort):
+    """Ids of the run's processes of a sort, when its loop has told them."""
+    for _ in range(1200):
+        try:
+            told = json.loads((run / "status.json").read_text())["executor"]
+        except OSError:
+            told = {}
+        if pids := [int(value) for name, value in told.items() if name.startswith(sort) and name.endswith("/pid")]:
+            return pids
+        time.sleep(0.05)
+    raise AssertionError("the run tells no processes")
+
+
+def _has_torch(pid):
+    return b"libtorch" in _read(f"/proc/{pid}/maps")
+
+
+def _all_processes():
+    return [name for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read(path):
+    try:
+        return Path(path).read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_interrupted_at_random_points_by_every_signal_it_ends_with_identical_weights(
     whole, tmp_path, composer_run, seed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -53,6 +54,62 @@ def cluster(site):
     ray.shutdown()
 
 
+class Node:
+    """A second machine of the cluster, as far as Ray can tell."""
+
+    def __init__(self, address):
+        self._process = subprocess.Popen(
+            [Path(sys.executable).with_name("ray"), "start", f"--address={address}", "--num-cpus=64", "--block"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.id = self._joined()
+
+    def _joined(self):
+        import ray
+
+        known = {node["NodeID"] for node in ray.nodes()}
+        for _ in range(600):
+            if new := [node["NodeID"] for node in ray.nodes() if node["NodeID"] not in known and node["Alive"]]:
+                return new[0]
+            time.sleep(0.1)
+        self.close()
+        raise AssertionError("the second node did not join")
+
+    def holds(self, pid):
+        return parent_of(pid) == self._raylet()
+
+    def kill(self):
+        """Its raylet, by SIGKILL."""
+        os.kill(self._raylet(), signal.SIGKILL)
+
+    def _raylet(self):
+        (found,) = (
+            int(pid)
+            for pid in filter(str.isdigit, os.listdir("/proc"))
+            if parent_of(pid) == self._process.pid and read(f"/proc/{pid}/cmdline").split(b"\0")[0].endswith(b"/raylet")
+        )
+        return found
+
+    def close(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        self._process.wait(30)
+
+
+def parent_of(pid):
+    words = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(words[1]) if words else None
+
+
+def read(path):
+    try:
+        return Path(path).read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
 class Run:
     """`composer-run train` of the fakes in a process of its own, in deterministic mode."""
 
@@ -101,12 +158,14 @@ class Run:
 
         def seen():
             status = self.status()
-            if not status or status["step"] < step:
-                return None
-            ids = [int(v) for k, v in status["executor"].items() if k.startswith(f"{name}") and k.endswith("/pid")]
-            return [pid for pid in ids if pid]
+            return status and status["step"] >= step and [v for k, v in self.processes().items() if k.startswith(name)]
 
         return self.until(seen)[0]
+
+    def processes(self):
+        """worker/worker-0.1 and so on -> process id."""
+        told = (self.status() or {}).get("executor", {})
+        return {name.removesuffix("/pid"): int(pid) for name, pid in told.items() if name.endswith("/pid") and pid}
 
     def kill(self, name, step=2):
         pid = self.pid_of(name, step)
@@ -184,6 +243,13 @@ def run(cluster, site, tmp_path):
     yield make
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def second_node(cluster):
+    node = Node(cluster)
+    yield node
+    node.close()
 
 
 @pytest.fixture(scope="session")

@@ -106,3 +106,16 @@ def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_aske
     made.finish()
     same_as(made, undisturbed)
     assert set(made.voids()) == {"lost"}
+
+
+def test_a_node_that_vanishes_takes_its_processes_along_and_the_run_goes_on_without(run, undisturbed, second_node):
+    made = run("executor.workers=3").start()
+    made.pid_of("worker/")
+    there = [name for name, pid in made.processes().items() if second_node.holds(pid)]
+    assert there, "some of the run is on the second node"
+    second_node.kill()
+    made.finish()
+    same_as(made, undisturbed)
+    assert set(made.voids()) <= {"lost"}
+    said = [event["fault"]["error"] for event in made.events("FaultRecorded")]
+    assert all(any(name.partition("/")[2] in text for text in said) for name in there)

@@ -20,6 +20,11 @@ class RayConfig:
     """Processes that hold the policy and continue token ids; a group stays with one of them."""
     trainer_ranks: int = field(default=1, validator=gt(0))
     """Processes that train together."""
+    weights_store: str = ""
+    """Folder of any fsspec file system (/shared/weights, s3://bucket/run) through which weights are shipped, mostly as
+    differences to the version before; "" lets replicas read them from the run folder."""
+    weights_full_every: int = field(default=25, validator=gt(0))
+    """With a store, versions from one that is shipped whole to the next."""
     environments: bool = False
     """One environment server on each node with workers, which serves the run's sandbox to them; needs the plugin
     `server`. Without it each worker has its sandboxes in its own process."""

@@ -30,7 +30,9 @@ from composer_plugin_ray.ranks import TrainerGroup
 from composer_plugin_ray.remote import Remote, start
 from composer_plugin_ray.replica import SamplerReplica
 from composer_plugin_ray.restarts import Restarts
+from composer_plugin_ray.shipping import Sender
 from composer_plugin_ray.turns import Turns
+from composer_plugin_ray.weights.receiver import WeightsDamaged
 from composer_plugin_ray.worker import RolloutWorker
 
 
@@ -57,6 +59,7 @@ class RayExecutor:
     async def start(self) -> None:
         await self._cluster.open()
         self._blueprint = Blueprint.of(self._build)
+        self._sender = Sender(self._config, self._blueprint.run_dir)
         await together([self._replicas.open(), self._workers.open()])
 
     def trainer(self) -> Trainer:
@@ -71,7 +74,8 @@ class RayExecutor:
             what = (RolloutWorker, self._blueprint, place, name, self._config.episodes_per_worker)
             return await self._started(start(name, {"num_cpus": self._config.worker_cpus}, *what), self._server)
         resources = {"num_cpus": self._config.replica_cpus, "num_gpus": self._config.replica_gpus}
-        remote = await self._started(start(name, resources, SamplerReplica, self._blueprint, place))
+        store = self._config.weights_store
+        remote = await self._started(start(name, resources, SamplerReplica, self._blueprint, place, store))
         seen = None
         while seen is not self._weights:  # also those that were published while it loaded
             seen = self._weights
@@ -188,7 +192,7 @@ class RayExecutor:
     # --- weights ---
 
     async def publish(self, weights: WeightsRef) -> None:
-        self._weights = weights
+        self._weights = await self._sender.send(weights)
         await asyncio.gather(*(self._swap(remote) for remote in tuple(self._replicas.members.values())))
 
     async def _swap(self, remote: Remote) -> None:
@@ -202,9 +206,12 @@ class RayExecutor:
 
     async def _load(self, remote: Remote) -> None:
         if self._weights:
-            path = self._blueprint.run_dir / self._weights.uri
             async with asyncio.timeout(self._config.publish_timeout_s):
-                await remote.call("load", self._weights, path)
+                try:
+                    await remote.call("load", self._weights)
+                except WeightsDamaged:
+                    self._weights = await self._sender.mend(self._weights)
+                    await remote.call("load", self._weights)
 
     # --- the end ---
 
@@ -217,7 +224,7 @@ class RayExecutor:
         told |= {f"environment/{name}/pid": float(pid) for name, pid in self._server_ids.items()}
         told |= {f"{name.partition('-')[0]}/{name}/episodes": float(load) for name, load in loads.items()}
         counts = {name: float(count) for name, count in self._counts.items()}
-        return {**self._figures.stats(), **counts, "in_flight": float(self._in_flight), **told}
+        return {**self._figures.stats(), **self._sender.stats(), **counts, "in_flight": float(self._in_flight), **told}
 
     async def close(self) -> None:
         """Sandboxes first, so workers before all."""

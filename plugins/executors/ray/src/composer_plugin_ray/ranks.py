@@ -19,7 +19,7 @@ from composer_core.protocols import Trainer
 from composer_core.types import StepStats, TrainBatch
 from composer_plugin_ray.blueprint import Blueprint
 from composer_plugin_ray.config import RayConfig
-from composer_plugin_ray.remote import Remote, start
+from composer_plugin_ray.remote import Remote, here, start
 
 
 class TrainerRank:
@@ -71,7 +71,8 @@ class TrainerGroup:
         ranks = self._config.trainer_ranks
         resources = {"num_cpus": self._config.rank_cpus, "num_gpus": self._config.rank_gpus}
         for rank in range(ranks):
-            self.remotes.append(start(f"rank-{rank}", resources, TrainerRank, self._blueprint, rank, ranks))
+            what = (TrainerRank, self._blueprint, rank, ranks)  # beside the controller, whose loss ends the run too
+            self.remotes.append(start(f"rank-{rank}", resources, *what, node=here(), soft=True))
         async with asyncio.timeout(self._config.start_timeout_s):
             address = await self.remotes[0].call("address")
             await asyncio.gather(*(remote.call("start", address) for remote in self.remotes))

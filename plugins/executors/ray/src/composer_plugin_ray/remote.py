@@ -45,7 +45,7 @@ class Host:
             return Raised(portable(error))
 
     async def where(self) -> tuple[int, str, str]:
-        return os.getpid(), socket.gethostname(), ray.get_runtime_context().get_node_id()
+        return os.getpid(), socket.gethostname(), here()
 
     async def stay(self) -> None:
         """Never ends, so whoever waits for it learns at once that this process is gone."""
@@ -108,11 +108,17 @@ class Remote:
         ray.kill(self.actor, no_restart=True)
 
 
+def here() -> str:
+    """The node of this process."""
+    found: str = ray.get_runtime_context().get_node_id()
+    return found
+
+
 def start(
-    name: str, resources: Mapping[str, float], make: Callable[..., Any], *args: Any, node: str | None = None
+    name: str, resources: Mapping[str, float], make: Callable[..., Any], *args: Any, node: str = "", soft: bool = False
 ) -> Remote:
-    """`make(*args)` in a process of its own: on the node that is named, or spread over all."""
-    where: Any = NodeAffinitySchedulingStrategy(node_id=node, soft=False) if node else "SPREAD"
+    """`make(*args)` in a process of its own: on the node that is named, if it can (`soft`), or spread over all."""
+    where: Any = NodeAffinitySchedulingStrategy(node_id=node, soft=soft) if node else "SPREAD"
     options = {
         **resources,
         "max_concurrency": CALLS_AT_ONCE,

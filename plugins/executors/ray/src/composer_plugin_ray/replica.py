@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 
 from composer_core import Column
 from composer_core.protocols import Sampler
 from composer_core.types import Completion, GenerateRequest, GenerateSettings, WeightsRef
 from composer_plugin_ray.blueprint import Blueprint
 from composer_plugin_ray.line import Answer, Batch, Desk, Numbered
+from composer_plugin_ray.shipping import Taker
 
 
 class _Absent:
@@ -25,8 +25,9 @@ class _Absent:
 class SamplerReplica:
     """Serves generations; `load` swaps weights between decode steps."""
 
-    def __init__(self, blueprint: Blueprint, rank: int) -> None:
+    def __init__(self, blueprint: Blueprint, rank: int, store: str) -> None:
         self._blueprint, self._rank = blueprint, rank
+        self._taker = Taker(store, blueprint.run_dir)
         self._desk = Desk({"generate": self._generate, "release": self._release}, self._note)
         self._notes = 0
         self._sessions: dict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -42,9 +43,10 @@ class SamplerReplica:
         self._assembly = self._blueprint.open("sampler", self._rank, samplers=stand_ins)
         self._samplers: Mapping[str, Sampler] = self._assembly.get("samplers")
 
-    async def load(self, weights: WeightsRef, path: Path) -> None:
+    async def load(self, weights: WeightsRef) -> None:
         """Every generation that starts from now on is of `weights`."""
-        await self._samplers["policy"].load(weights, path)
+        async with self._taker.file(weights) as path:
+            await self._samplers["policy"].load(weights, path)
 
     async def exchange(self, batch: Batch) -> Answer:
         return await self._desk.exchange(batch)
@@ -72,3 +74,4 @@ class SamplerReplica:
     async def close(self) -> None:
         await self._desk.close()
         await self._assembly.close()
+        self._taker.close()
