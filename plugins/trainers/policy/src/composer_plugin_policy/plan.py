@@ -81,8 +81,13 @@ def plan_policy(
         divisor=batch.episodes * settings.loss_scale_tokens,
         algorithm=algorithm,
         facts=facts,
-        probe=() if trained else tuple(credited[:PROBE_ROWS]),
+        probe=() if trained else tuple(filter(_comparable, credited))[:PROBE_ROWS],
     )
+
+
+def _comparable(row: Row) -> bool:
+    """Whether anything of a row may be compared with its sampler."""
+    return row.sequence.comparable is not None and any(row.sequence.comparable.data)
 
 
 def _check(batch: TrainBatch, algorithm: Algorithm) -> None:
