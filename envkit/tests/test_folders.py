@@ -1,6 +1,7 @@
 """Sandboxes on folders keep the contract of their kind with nothing around their commands."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from composer_core import SandboxSpec, Tree
 from composer_core.errors import BackendError, PathError, PrepareError
 from composer_core.protocols import Created, Failed, TemplateSpec
-from composer_envkit import FolderProvider, FolderSandbox, Provider
+from composer_envkit import FolderProvider, FolderSandbox, Provider, lay
 from composer_testing.contracts.sandbox_commands import CommandContract
 
 TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n"})
@@ -92,6 +93,51 @@ def test_commands_that_a_template_needs_are_looked_for(inside):
     async def act(sandbox, folders):
         with pytest.raises(PrepareError, match="no-such-command"):
             await folders.prepare(TemplateSpec(TREE.ref, needs=("sh", "no-such-command")), TREE)
+
+    inside(act)
+
+
+def test_a_template_that_is_cancelled_while_it_is_laid_out_leaves_nothing(inside, monkeypatch):
+    """Not even what the thread wrote after that."""
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(tree: Tree, folder: Path) -> None:
+        (folder / "before").touch()
+        begun.set()
+        assert go.wait(30)
+        lay(tree, folder)
+
+    async def act(sandbox, folders):
+        before = set(folders.root.iterdir())
+        monkeypatch.setattr("composer_envkit.folders.lay", slow)
+        preparing = asyncio.ensure_future(folders.prepare(TemplateSpec(TREE.ref, env={"A": "1"}), TREE))
+        assert await asyncio.to_thread(begun.wait, 30)
+        preparing.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await preparing
+        assert set(folders.root.iterdir()) == before
+        monkeypatch.undo()
+        await folders.prepare(TemplateSpec(TREE.ref, env={"A": "1"}), TREE)
+
+    inside(act)
+
+
+def test_others_go_on_while_a_folder_is_listed(inside, monkeypatch):
+    """It may hold many files: were it not in a thread, nobody could set what this listing waits for."""
+    went_on = threading.Event()
+
+    def slow(folder: int, path: str) -> list:
+        assert went_on.wait(10), "the event loop stood still"
+        return []
+
+    async def act(sandbox, folders):
+        monkeypatch.setattr("composer_envkit.folders.files.listing", slow)
+        listing = asyncio.ensure_future(sandbox.list(""))
+        await asyncio.sleep(0.05)
+        went_on.set()
+        assert await listing == []
 
     inside(act)
 

@@ -57,7 +57,11 @@ class FolderProvider(Provider):
         if missing:
             raise PrepareError(f"commands are not installed: {', '.join(missing)}", expected=f"on {self.path}")
         folder = self.folder()
-        await in_thread(lay, workspace, folder)
+        try:
+            await in_thread(lay, workspace, folder)
+        except BaseException:
+            await remove(folder)
+            raise
         return folder
 
     async def start(self, spec: TemplateSpec, state: Path) -> FolderSandbox:

@@ -46,6 +46,15 @@ while time.time() < end:
                 pass
     time.sleep(0.02)
 """
+LIMITING = """
+import resource
+for pid in range(1, 1000):
+    for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU):
+        try:
+            resource.prlimit(pid, kind, (0, 0))
+        except (OSError, ValueError):
+            pass
+"""
 OWN = 'for at in conftest.py tests/conftest.py shop/conftest.py; do printf %s "$FORGE" > $at; done'
 TAMPERING = {
     "visible tests": "printf 'def test_nothing(): pass\\n' > tests/test_price.py; printf %s \"$FORGE\" > check.py",
@@ -103,6 +112,7 @@ ALONE = {
         mkdir right; printf %s "$RIGHT" > right/price.py; rm -r shop; ln -s right shop""",
     "everything deleted": "rm -rf ./* ./.??*",
     "everything out of reach": "chmod -R 0 . || :",
+    "limits put on whoever is in reach": f"python3 -I -S -c '{LIMITING}'; :",
     "a disk that is full": "i=0; while head -c 900000 /dev/zero > f$i && test $i -lt 90; do i=$((i+1)); done; :",
 }
 """What has to be tried on its own."""
@@ -214,7 +224,7 @@ CODE = {
 ENDLESS = {"a hang", "a fork bomb"}
 """Those of `CODE` that end with their time, so it may be short."""
 QUICK = {
-    *("the module as a link", "everything out of reach", "a disk that is full"),
+    *("the module as a link", "everything out of reach", "limits put on whoever is in reach", "a disk that is full"),
     *("killing the grader", "a sleeper that holds the output", "a fork bomb", "all memory", "a full disk"),
     "the memory of other processes",
 }

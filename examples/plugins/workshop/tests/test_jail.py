@@ -1,9 +1,11 @@
 """The sandbox keeps its kind's contract, on real bubblewrap, and holds what is put into it."""
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,20 @@ def test_a_command_sees_programs_of_the_host_and_nothing_else(inside):
             assert await sh(sandbox, f"ls -A {path}") == ""
 
     assert PACKAGES
+    inside(act)
+
+
+def test_nothing_that_is_installed_beside_the_jail_can_be_imported_in_it(inside):
+    """An installed package may hold the answers of tasks; the standard library is all there is."""
+    installed = {name for name in metadata.packages_distributions() if name.isidentifier()} - sys.stdlib_module_names
+    look = "import importlib.util, sys\nprint(*[name for name in sys.argv[1:] if importlib.util.find_spec(name)])"
+
+    async def act(sandbox):
+        for python in {"python3", str(jail.PYTHON)}:
+            result = await sandbox.exec([python, "-c", look, "json", *sorted(installed)])
+            assert result.stdout == b"json\n", (python, result)
+
+    assert {"composer_core", "composer_plugin_workshop", "attrs", "pytest"} <= installed
     inside(act)
 
 
