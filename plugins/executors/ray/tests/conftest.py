@@ -57,9 +57,10 @@ def cluster(site):
 class Node:
     """A second machine of the cluster, as far as Ray can tell."""
 
-    def __init__(self, address):
+    def __init__(self, address, site):
         self._process = subprocess.Popen(
             [Path(sys.executable).with_name("ray"), "start", f"--address={address}", "--num-cpus=64", "--block"],
+            env={**os.environ, "PYTHONPATH": site},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -246,8 +247,8 @@ def run(cluster, site, tmp_path):
 
 
 @pytest.fixture
-def second_node(cluster):
-    node = Node(cluster)
+def second_node(cluster, site):
+    node = Node(cluster, site)
     yield node
     node.close()
 

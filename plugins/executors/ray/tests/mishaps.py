@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import math
 import os
 import signal
@@ -76,6 +78,20 @@ def sampler(config, build):
     return NotANumber(learner, build.get("renderers"), build.get("tokenizer"))
 
 
+def reading(config, build):
+    from composer_testing.fakes.learner import Learner
+
+    class Reading(Learner):
+        async def load(self, weights, path):
+            right = hashlib.sha256(path.read_bytes()).hexdigest() == weights.checksum
+            told = {"pid": os.getpid(), "version": weights.version, "base": weights.base, "right": right}
+            with (build.run_dir / "loaded.jsonl").open("a") as file:
+                file.write(json.dumps(told) + "\n")
+            await super().load(weights, path)
+
+    return Reading(config, build.get("renderers"), build.get("tokenizer"))
+
+
 class Crashing:
     def __init__(self, config, build):
         self.config = config
@@ -97,6 +113,7 @@ def composer_sandboxes():
 def composer_samplers():
     offers = {"sampler.logprobs", "sampler.versions", "sampler.swaps", "sampler.deterministic"}
     yield SamplerSpec(name="nan", factory=sampler, config=NanConfig, capabilities=offers)
+    yield SamplerSpec(name="reading", factory=reading, config=LearnerConfig, capabilities=offers)
 
 
 @hookimpl
