@@ -24,7 +24,7 @@ from composer_plugin_torch_sampler.config import ContinuousConfig
 from composer_plugin_torch_sampler.draw import draw
 from composer_plugin_torch_sampler.engine import Engine
 from composer_plugin_torch_sampler.jobs import Job
-from composer_testing.contracts.samplers import SamplerContract, flat
+from composer_testing.contracts.samplers import RoutedSamplerContract, SamplerContract, flat
 
 SHAPE = {"vocab_size": 64, "width": 32, "heads": 2, "kv_heads": 1, "expert_count": 8, "expert_width": 32}
 
@@ -36,10 +36,11 @@ def policy(*, seed: int = 0, deterministic: bool = False) -> Any:
     return resolve("composer_plugin_hf.presets:build_tiny_moe")(config, build).eval()
 
 
-def build(run_dir: Path, *, deterministic: bool = False, **settings: Any) -> Any:
+def build(run_dir: Path, *, deterministic: bool = False, router_replay: bool = False, **settings: Any) -> Any:
     config = ContinuousConfig(**{"slots": 4, "context_tokens": 96, **settings})
     made = {"policy": lambda: policy(deterministic=deterministic)}
-    context = BuildContext(run_dir=run_dir, deterministic=deterministic, get=lambda kind: made[kind]())
+    shared = {"router_replay": router_replay}
+    context = BuildContext(run_dir, deterministic=deterministic, get=lambda kind: made[kind](), settings=shared)
     return resolve("composer_plugin_torch_sampler.sampler:build")(config, context)
 
 
@@ -52,6 +53,14 @@ def written(folder: Path, version: int, state: dict[str, torch.Tensor] | None = 
 class TestContinuous(SamplerContract):
     def build(self, tmp_path: Path) -> Sampler:
         return build(tmp_path)  # type: ignore[no-any-return]
+
+    def weights(self, tmp_path: Path, version: int) -> tuple[WeightsRef, Path]:
+        return written(tmp_path, version)
+
+
+class TestWithRouterReplay(RoutedSamplerContract):
+    def build(self, tmp_path: Path) -> Sampler:
+        return build(tmp_path, router_replay=True)  # type: ignore[no-any-return]
 
     def weights(self, tmp_path: Path, version: int) -> tuple[WeightsRef, Path]:
         return written(tmp_path, version)

@@ -210,3 +210,39 @@ class SamplerContract:
                 await sampler.generate(PROMPT, GenerateSettings(max_tokens=1), request())
 
         self.run(tmp_path, body)
+
+
+class RoutedSamplerContract(SamplerContract):
+    """For samplers that offer "sampler.routes", built over a mixture as a run with router replay builds them."""
+
+    def grow(self, tmp_path: Path, held: list[int | None], **fields: Any) -> tuple[list[int], list[Completion]]:
+        """A session of a turn for each entry of `held`, the tokens whose expert ids it holds; with all ids at last."""
+
+        async def body(sampler: Sampler) -> tuple[list[int], list[Completion]]:
+            ids, turns = list(PROMPT), []
+            for number, held_tokens in enumerate(held):
+                asked = request(position=6 * number, routes_from=held_tokens, **fields)
+                turns.append(await sampler.generate(ids, GenerateSettings(max_tokens=6), asked))
+                ids = [*ids, *flat(turns[-1]), *PROMPT[:3]]
+            return ids[:-3], turns
+
+        found: tuple[list[int], list[Completion]] = self.run(tmp_path, body)
+        return found
+
+    def test_every_forwarded_token_but_the_last_sampled_one_has_expert_ids(self, tmp_path: Path) -> None:
+        """A cached prefix too: its ids come back with it."""
+        ids, turns = self.grow(tmp_path, [0, 0, 0])
+        for number, turn in enumerate(turns):
+            assert turn.routes is not None and turn.routes.dtype in ("U8", "U16")
+            assert len(turn.routes) == len(PROMPT) + 6 + 9 * number - 1
+        assert len(turns[-1].routes or ()) == len(ids) - 1
+
+    def test_expert_ids_that_the_caller_holds_are_not_sent_again(self, tmp_path: Path) -> None:
+        _, whole = self.grow(tmp_path, [0, 0, 0])
+        _, parts = self.grow(tmp_path, [0, len(PROMPT) + 5, len(PROMPT) + 14])
+        assert [len(turn.routes or ()) for turn in parts] == [len(PROMPT) + 5, 9, 9]
+        assert Column.joined([turn.routes for turn in parts if turn.routes]) == whole[-1].routes
+
+    def test_expert_ids_are_sent_to_whoever_asks(self, tmp_path: Path) -> None:
+        _, turns = self.grow(tmp_path, [None, None])
+        assert [turn.routes for turn in turns] == [None, None]
