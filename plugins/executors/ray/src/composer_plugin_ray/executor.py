@@ -42,6 +42,7 @@ class RayExecutor:
     def __init__(self, config: RayConfig, build: BuildContext) -> None:
         self._config, self._build = config, build
         self._cluster = Cluster(config)
+        self._sender = Sender(config, build.run_dir.resolve())
         restarts = Restarts(config.restarts_per_hour)
         self._replicas = Pool("replica", config.sampler_replicas, self, restarts)
         self._workers = Pool("worker", config.workers, self, restarts)
@@ -59,7 +60,6 @@ class RayExecutor:
     async def start(self) -> None:
         await self._cluster.open()
         self._blueprint = Blueprint.of(self._build)
-        self._sender = Sender(self._config, self._blueprint.run_dir)
         await together([self._replicas.open(), self._workers.open()])
 
     def trainer(self) -> Trainer:
@@ -74,8 +74,8 @@ class RayExecutor:
             what = (RolloutWorker, self._blueprint, place, name, self._config.episodes_per_worker)
             return await self._started(start(name, {"num_cpus": self._config.worker_cpus}, *what), self._server)
         resources = {"num_cpus": self._config.replica_cpus, "num_gpus": self._config.replica_gpus}
-        store = self._config.weights_store
-        remote = await self._started(start(name, resources, SamplerReplica, self._blueprint, place, store))
+        replica = (SamplerReplica, self._blueprint, place, self._sender.store)
+        remote = await self._started(start(name, resources, *replica))
         seen = None
         while seen is not self._weights:  # also those that were published while it loaded
             seen = self._weights
@@ -239,6 +239,7 @@ class RayExecutor:
                 await found.end(timeout_s)
         if self._trainer:
             await self._trainer.end(timeout_s)
+        self._sender.close()
         await self._cluster.close()
 
 

@@ -27,7 +27,7 @@ class SamplerReplica:
 
     def __init__(self, blueprint: Blueprint, rank: int, store: str) -> None:
         self._blueprint, self._rank = blueprint, rank
-        self._taker = Taker(store, blueprint.run_dir)
+        self._taker = Taker(store, blueprint.run_dir, rank)
         self._desk = Desk({"generate": self._generate, "release": self._release}, self._note)
         self._notes = 0
         self._sessions: dict[str, set[tuple[str, str]]] = defaultdict(set)

@@ -7,11 +7,16 @@ No Ray here.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from composer_core.errors import StoreError
 from composer_core.rundir import RunDir
 from composer_core.types import WeightsRef
 from composer_plugin_ray.config import RayConfig
@@ -19,16 +24,23 @@ from composer_plugin_ray.weights.publisher import WeightPublisher
 from composer_plugin_ray.weights.receiver import WeightReceiver
 from composer_plugin_ray.weights.store import WeightStore
 
+OWN = "shipping"
+"""Folder below the run folder that holds a second name of the file that was published last."""
+
 
 class Sender:
     """The controller's end."""
 
     def __init__(self, config: RayConfig, run_dir: Path) -> None:
         self._run_dir, self._publisher = run_dir, None
+        self.store = ""
+        """What replicas are told of the store."""
         if config.weights_store:
+            store = WeightStore(config.weights_store)
+            self.store = store.url
             self._publisher = WeightPublisher(
-                WeightStore(config.weights_store),
-                run_dir / "shipping",
+                store,
+                run_dir / OWN,
                 full_every=config.weights_full_every,
                 committed=self._committed,
             )
@@ -47,18 +59,28 @@ class Sender:
         found = self._publisher.stats() if self._publisher else {}
         return {f"weights_{name}": value for name, value in found.items()}
 
+    def close(self) -> None:
+        """Leave nothing on this machine, also not what a replica left that was killed; what is in the store stays."""
+        replicas = _folder(self._run_dir, "*")
+        for folder in (self._run_dir / OWN, *replicas.parent.glob(replicas.name)):
+            shutil.rmtree(folder, ignore_errors=True)
+
     def _committed(self) -> Iterable[int]:
         commit = RunDir(self._run_dir).read_json("commit.json")
         return () if commit is None else (int(commit["weights"]["version"]),)
 
 
 class Taker:
-    """A replica's end."""
+    """A replica's end: with a store, its weights lie on its own machine.
 
-    def __init__(self, store: str, run_dir: Path) -> None:
+    The folder's name is that of the run and the replica's place, so the successor of one that was killed goes on from
+    what it left, and nothing piles up.
+    """
+
+    def __init__(self, store: str, run_dir: Path, place: int) -> None:
         self._run_dir = run_dir
-        self._folder = tempfile.TemporaryDirectory(prefix="composer-weights-") if store else None
-        self._receiver = WeightReceiver(WeightStore(store), Path(self._folder.name)) if self._folder else None
+        self._folder = _private(_folder(run_dir, str(place))) if store else None
+        self._receiver = WeightReceiver(WeightStore(store), self._folder) if self._folder else None
 
     @asynccontextmanager
     async def file(self, weights: WeightsRef) -> AsyncIterator[Path]:
@@ -75,4 +97,22 @@ class Taker:
 
     def close(self) -> None:
         if self._folder:
-            self._folder.cleanup()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _folder(run_dir: Path, place: str) -> Path:
+    run = hashlib.sha256(bytes(run_dir)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"composer-weights-{os.getuid()}-{run}-{place}"
+
+
+def _private(folder: Path) -> Path:
+    """Make it, for this user alone.
+
+    Raises:
+        StoreError: somebody else was there first.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise StoreError("the folder for a replica's weights is somebody else's", who="ray/ray", where=str(folder))
+    return folder

@@ -31,9 +31,9 @@ class WeightStore:
         Raises:
             ConfigError: no file system of that name is installed, or the folder cannot be made.
         """
-        self.url = url
         try:
             self._fs, self._root = fsspec.url_to_fs(url)
+            self.url: str = self._fs.unstrip_protocol(self._root)  # the same from any folder
             self._fs.makedirs(self._root, exist_ok=True)
         except (ValueError, ImportError, OSError) as error:
             fix = "name a folder, or install the fsspec file system of that scheme"
