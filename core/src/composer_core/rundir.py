@@ -177,12 +177,13 @@ class RunDir:
         """Replace a file atomically, and durably unless a newer one is about to come."""
         target = self.path / name
         part = target.with_name(f".{target.name}.part")
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        part.replace(target)
+        with _writing(part):
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            part.replace(target)
 
     # --- commits ---
 
@@ -234,7 +235,7 @@ class RunDir:
         """Add lines; each is whole or absent after a kill (readers drop a cut last line)."""
         text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
         if text:
-            with path.open("a", encoding="utf-8") as file:
+            with _writing(path), path.open("a", encoding="utf-8") as file:
                 file.write(text)
 
     def lines(self, path: Path) -> list[dict[str, Any]]:
@@ -246,6 +247,16 @@ class RunDir:
         if len(whole) != len(data):
             os.truncate(path, len(whole))
         return [json.loads(line) for line in whole.splitlines()]
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        fix = "make room, then resume: what was committed and journaled is kept"
+        message = "the run folder cannot be written"
+        raise StoreError(message, where=str(path), found=error.strerror, fix=fix) from error
 
 
 def checksums(folder: Path) -> dict[str, str]:

@@ -247,6 +247,20 @@ def run(cluster, site, tmp_path):
 
 
 @pytest.fixture
+def own_run(site):
+    """Makes a run that starts a cluster of its own."""
+    made = []
+
+    def make(folder, *sets):
+        made.append(Run(folder / "run", site, "executor.use=ray/ray", *sets))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
 def second_node(cluster, site):
     node = Node(cluster, site)
     yield node

@@ -2,9 +2,11 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+SMALL_DISK = Path(__file__).with_name("small_disk.sh")
 STEPS, GROUPS = 6, 3
 
 
@@ -119,3 +121,24 @@ def test_a_node_that_vanishes_takes_its_processes_along_and_the_run_goes_on_with
     assert set(made.voids()) <= {"lost"}
     said = [event["fault"]["error"] for event in made.events("FaultRecorded")]
     assert all(any(name.partition("/")[2] in text for text in said) for name in there)
+
+
+# --- the disk -------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_stops_the_run_with_its_name_and_with_room_the_resumed_run_ends_the_same(
+    own_run, tmp_path, undisturbed
+):
+    """In a cluster of the run's own, since only what it starts itself sees the small disk."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = own_run(disk, "sampler.turn_s=0.0", "trainer.step_s=0.0")
+    unshared = ("unshare", "--user", "--map-root-user", "--mount", "sh", str(SMALL_DISK), str(disk))
+    code, said = made.start(prefix=unshared).end()
+    assert "full: 1\n" in said
+    assert "the run folder cannot be written" in said
+    assert "No space left on device" in said
+    assert "Traceback" not in said
+    assert code == 0, said
+    made.folder = tmp_path / "disk.kept"
+    same_as(made, undisturbed)
