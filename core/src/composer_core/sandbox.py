@@ -255,6 +255,8 @@ class Sandbox:
 
     async def session_exec(self, name: str, argv: Sequence[str], *, timeout_s: float | None = None) -> ExecResult:
         backend = self._need(Sessions, "sandbox.sessions")
+        if not 0 < len(name) <= NAME_BYTES or "/" in name:
+            raise BackendError("a session's name has 1 to 255 characters and no '/'", found=repr(name[:NAME_BYTES]))
         return self._capped(await self._call(backend.session_exec(name, self._request(argv, timeout_s, b"", None, ""))))
 
     async def pause(self) -> None:

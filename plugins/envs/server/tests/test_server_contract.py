@@ -13,9 +13,11 @@ from composer_plugin_server.plugin import composer_sandboxes
 from composer_testing.contracts.hook_modules import HookModuleContract
 from composer_testing.contracts.sandbox_commands import CommandContract
 from composer_testing.contracts.sandboxes import SandboxContract
+from composer_testing.sandbox_suite import SandboxSuite
 
 ALL = {name for name in CAPABILITIES if name.startswith("sandbox.")}
 FILES = {"sandbox.forks", "sandbox.snapshots.files", "sandbox.changes", "sandbox.leases"}
+OPTIONAL = {"sandbox.sessions", "sandbox.pauses", "sandbox.networks"}
 LIMITS = {name for name in ALL if name.startswith("sandbox.limits.")}
 
 
@@ -53,7 +55,12 @@ class TestProcess(_Behind, CommandContract):
 
 class TestNamespaces(_Behind, CommandContract):
     component = "local/namespaces"
-    may_lack = ALL - FILES - LIMITS - {"sandbox.isolates"}
+    may_lack = ALL - FILES - LIMITS - OPTIONAL - {"sandbox.isolates"}
+
+
+class TestWhatIsLacking(_Behind, SandboxSuite):
+    component = "local/process"
+    overrides = ("sandbox.trusted=true",)
 
     def test_what_the_provider_lacks_is_unsupported_and_named(self) -> None:
         async def act(sandbox: Sandbox, provider):
@@ -61,5 +68,7 @@ class TestNamespaces(_Behind, CommandContract):
                 await sandbox.session_exec("one", ["true"])
             with pytest.raises(Exception, match=r"do not offer 'sandbox\.pauses'"):
                 await sandbox.pause()
+            with pytest.raises(Exception, match=r"do not offer 'sandbox\.networks'"):
+                await sandbox.set_network(["example.com"])
 
         self.act(act)

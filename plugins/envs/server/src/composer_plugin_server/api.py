@@ -223,7 +223,7 @@ ROUTES = (
     Route("DELETE", ONE, "Destroy it; safe twice.", _destroy, Done),
     Route("POST", f"{ONE}/exec", "Run a command to its end.", _exec, ExecResult, ExecRequest, keyed=True,
           limit_bytes=COMMAND),
-    Route("POST", ONE + "/sessions/{name:[^/]{1,100}}/exec", "Run a command in a named shell.", _session, ExecResult,
+    Route("POST", ONE + "/sessions/{name:[^/]{1,255}}/exec", "Run a command in a named shell.", _session, ExecResult,
           ExecRequest, keyed=True, limit_bytes=COMMAND),
     Route("GET", f"{ONE}/file", "The bytes of a file.", _read, bytes, query=("path", "limit_bytes")),
     Route("PUT", f"{ONE}/file", "Replace a file.", _write, Done, bytes, limit_bytes=0, query=("path",)),

@@ -46,6 +46,11 @@ class Groups:
         for folder in self.folders:
             _put(f"{folder}/{name}/cgroup.procs", "0")
 
+    def leave(self, name: str) -> None:
+        """Remove a group in which nothing is left."""
+        for folder in self.folders:
+            _remove_tree(f"{folder}/{name}")
+
     def limit(self, name: str, memory_bytes: int, processes: int) -> None:
         held = int(_get(f"{self.memory}/{name}/{self.usage_file}"))
         _put(f"{self.memory}/{name}/{self.limit_file}", str(held + memory_bytes))

@@ -12,7 +12,7 @@ from composer_envkit.agent.relay import Relay
 from composer_envkit.agent.sessions import Sessions
 from composer_plugin_local.keeper.copying import lay_below
 from composer_plugin_local.keeper.layers import FORKED, LEVELS, TREES, Home, Layer, State, Store, used_bytes
-from composer_plugin_local.keeper.rooms import Room
+from composer_plugin_local.keeper.rooms import Room, Rooms
 
 
 class Sandbox:
@@ -50,6 +50,19 @@ class Sandbox:
     def uppers(self) -> list[str]:
         """Folders that hold what was changed in the workspace, newest first."""
         return [f"{self.home.path}/up/workspace", *(layer.upper("workspace") for layer in self.state.layers)]
+
+    def room_of(self, rooms: Rooms) -> Room:
+        """Where its commands run, made when the first one does; with its way out, if it has one. Raises OSError."""
+        if self.room is None:
+            room = rooms.make(self.home)
+            try:
+                if self.relay is not None:
+                    room.open_way_out(self.relay)
+            except BaseException:
+                room.close()
+                raise
+            self.room = room
+        return self.room
 
     def pause(self) -> None:
         """Stop the slots too, so that nothing new is started. Raises OSError, and pauses nothing then."""

@@ -7,33 +7,26 @@ tells when they print, end or are due. A reply carries its request's number, so 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import secrets
 import selectors
 import socket
-import struct
-import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from composer_envkit.agent import files, frames
 from composer_envkit.agent.relay import Relay
-from composer_envkit.agent.sessions import WORDS, Sessions, Shell
+from composer_envkit.agent.sessions import Sessions
 from composer_plugin_local.keeper import wire
 from composer_plugin_local.keeper.cgroups import Groups
 from composer_plugin_local.keeper.changes import changes
-from composer_plugin_local.keeper.commands import Command
 from composer_plugin_local.keeper.layers import LEVELS, State, Store, Template, used_bytes
-from composer_plugin_local.keeper.rooms import Room, Rooms
+from composer_plugin_local.keeper.rooms import Rooms
 from composer_plugin_local.keeper.sandboxes import Sandbox
-from composer_plugin_local.keeper.slots import Slot, receive
+from composer_plugin_local.keeper.turns import Turns
 
 WHILE_PAUSED = ("pause", "resume", "destroy", "attach")
 """All else that is asked of a paused sandbox waits."""
-LONGEST_S = 3600.0
-"""A session's shell is not late for as good as ever, which is more than a wait may be long."""
 
 
 class Failure(Exception):
@@ -56,13 +49,9 @@ class Server:
         self.templates: dict[str, Template] = {}
         self.snapshots: dict[str, State] = {}
         self.sandboxes: dict[str, Sandbox] = {}
-        self.idle: list[Slot] = []
-        self.slots = 0
-        self.names = itertools.count()
-        self.running: set[Command] = set()
-        self.waiting: deque[tuple[Sandbox, dict[str, Any], bytes, int]] = deque()
         self.open = True
         self.rooms = Rooms(f"{state}/room", tools, settings["hidden"])
+        self.turns = Turns(self.selector, self.rooms, groups, settings, self._reply, self._went_on)
         self.store = Store(state, settings["store_bytes"])
         for name in ("templates", "room", *(f"live/{level}" for level in range(LEVELS + 1))):
             os.makedirs(f"{state}/{name}")
@@ -75,24 +64,13 @@ class Server:
         self.selector.register(self.channel, selectors.EVENT_READ, lambda: self._receive(decoder))
         self._reply(0, {"limits": "cgroups" if self.groups else "rlimits"})
         while self.open:
-            for key, events in self.selector.select(self._patience()):
+            for key, events in self.selector.select(self.turns.patience_s()):
                 if events & selectors.EVENT_WRITE:
                     self._flush()
                 now_there = self.selector.get_map().get(key.fd)  # an earlier event may have closed or reused the number
                 if events & selectors.EVENT_READ and now_there is not None and now_there.data is key.data:
                     key.data()
-            now = time.monotonic()
-            for command in [command for command in self._timed() if command.deadline <= now]:
-                command.timed_out = True
-                command.kill()
-
-    def _timed(self) -> list[Command]:
-        """Whose time runs."""
-        return [command for command in self.running if not (command.timed_out or command.sandbox.paused_s)]
-
-    def _patience(self) -> float | None:
-        due = [command.deadline for command in self._timed()]
-        return min(max(0.0, min(due) - time.monotonic()), LONGEST_S) if due else None
+            self.turns.end_late()
 
     def _receive(self, decoder: frames.Decoder) -> None:
         try:
@@ -204,7 +182,7 @@ class Server:
 
     def do_stats(self, header: dict[str, Any], body: bytes) -> Any:
         fds, frozen = len(os.listdir("/proc/self/fd")), self.store.frozen_bytes
-        counts = {"sandboxes": len(self.sandboxes), "running": len(self.running)}
+        counts = {"sandboxes": len(self.sandboxes), "running": len(self.turns.running)}
         homes = sum(used_bytes(sandbox.home.path) for sandbox in self.sandboxes.values())
         return {**counts, "descriptors": fds, "frozen_bytes": frozen, "home_bytes": homes}, b""
 
@@ -221,14 +199,19 @@ class Server:
             sandbox.sessions.close()
         for command in list(sandbox.commands):
             command.kill()
-        for entry in [entry for entry in self.waiting if entry[0] is sandbox]:
-            self.waiting.remove(entry)
-            self._reply(entry[3], {"error": "gone", "message": "the sandbox was destroyed"})
+        for number in self.turns.give_up(sandbox):
+            self._reply(number, {"error": "gone", "message": "the sandbox was destroyed"})
         if not sandbox.commands:
             self._close(sandbox)
             return {}, b""
         sandbox.destroyed_by = header["n"]
         return None  # replied to when its last command is gone
+
+    def _went_on(self, sandbox: Sandbox) -> None:
+        """A command of it has ended."""
+        if not sandbox.commands and sandbox.destroyed_by is not None:
+            self._close(sandbox)
+            self._reply(sandbox.destroyed_by, {})
 
     def _close(self, sandbox: Sandbox) -> None:
         if sandbox.relay is not None:
@@ -248,7 +231,7 @@ class Server:
         held, sandbox.held = sandbox.held, []
         for request in held:
             self._handle(*request)
-        self._start_waiting()
+        self.turns.go_on()
 
     def do_exec(self, header: dict[str, Any], body: bytes) -> Any:
         sandbox = self._sandbox(header)
@@ -257,8 +240,7 @@ class Server:
             raise Failure("backend", "an empty command")
         if not _are_words(header["argv"]):
             return _not_started(f"{header['argv'][0]}: a word holds a null or half a character\n")
-        self.waiting.append((sandbox, header, body, header["n"]))
-        self._start_waiting()
+        self.turns.wait(sandbox, header, body)
         return None
 
     def do_session(self, header: dict[str, Any], body: bytes) -> Any:
@@ -266,7 +248,7 @@ class Server:
         if not _are_words(header["argv"]):
             return _not_started(f"{header['argv'][0]}: a word holds a null or half a character\n")
         if sandbox.sessions is None:
-            sandbox.sessions = Sessions(lambda shell, first: self._shell(sandbox, shell, first), self._reply)
+            sandbox.sessions = Sessions(lambda shell, first: self.turns.shell(sandbox, shell, first), self._reply)
         sandbox.sessions.ask(header)
         return None
 
@@ -279,12 +261,12 @@ class Server:
             return None
         relay = Relay(self._reply)
         try:
-            self._room(sandbox).open_way_out(relay)
+            sandbox.room_of(self.rooms).open_way_out(relay)
         except OSError:
             relay.close()
             raise
         sandbox.relay = relay
-        self._watch(relay, relay.step)
+        self.selector.register(relay, selectors.EVENT_READ, relay.step)
         return {}, b""
 
     def _sandbox(self, header: dict[str, Any]) -> Sandbox:
@@ -292,128 +274,6 @@ class Server:
         if found is None:
             raise Failure("gone", f"there is no sandbox {header['id']}")
         return found
-
-    # --- commands ---------------------------------------------------------------------------------------------
-
-    def _start_waiting(self) -> None:
-        while self.idle or self.slots < self.settings["commands"]:
-            entry = next((entry for entry in self.waiting if not entry[0].paused_s), None)
-            if entry is None:
-                return
-            self.waiting.remove(entry)
-            sandbox, header, stdin, number = entry
-            try:
-                slot = self.idle.pop() if self.idle else self._new_slot()
-            except OSError as error:
-                self._reply(number, {"error": "backend", "message": f"no slot: {error}"})
-                continue
-            self._start(sandbox, slot, header, stdin)
-
-    def _new_slot(self) -> Slot:
-        slot = self._slot()
-        self.slots += 1
-        return slot
-
-    def _slot(self) -> Slot:
-        return Slot(next(self.names), self.groups, self.settings["bwrap"])
-
-    def _start(self, sandbox: Sandbox, slot: Slot, header: dict[str, Any], stdin: bytes) -> None:
-        number = header["n"]
-        try:
-            room = self._room(sandbox)
-        except OSError as error:
-            self.idle.append(slot)
-            self._reply(number, {"error": "backend", "message": f"no room for a command: {error}"})
-            return
-        command = Command(sandbox, slot, header, lambda reply, data=b"": self._reply(number, reply, data))
-        self._watch_command(command)
-        try:
-            command.start(room, header, stdin)
-        except OSError as error:
-            self._unwatch(command)
-            command.refused(error.errno or 0)
-            self._over(command, dead=True)
-
-    def _shell(self, sandbox: Sandbox, shell: Shell, first: dict[str, Any]) -> Command:
-        """A session's shell has a slot of its own: it may live long, and others must not wait for it."""
-        room, slot = self._room(sandbox), self._slot()
-        request = {**first, "argv": WORDS, "output_bytes": 0}
-        command = Command(sandbox, slot, request, lambda reply, data=b"": shell.ended(reply, data), shell)
-        self._watch_command(command)
-        self._watch(shell.fd, self._drainer(shell.fd, shell.heard))
-        try:
-            command.start(room, request, shell.theirs)
-        except OSError:
-            self._unwatch(command)
-            command.close()
-            self._over(command, dead=True)
-            raise
-        return command
-
-    def _watch_command(self, command: Command) -> None:
-        self.running.add(command)
-        self._watch(command.slot.channel, lambda: self._from_slot(command))
-        for stream in command.streams:
-            self._watch(stream.fd, self._drainer(stream.fd, stream.drain))
-
-    def _room(self, sandbox: Sandbox) -> Room:
-        if sandbox.room is None:
-            room = self.rooms.make(sandbox.home)
-            try:
-                if sandbox.relay is not None:
-                    room.open_way_out(sandbox.relay)
-            except BaseException:
-                room.close()
-                raise
-            sandbox.room = room
-        return sandbox.room
-
-    def _watch(self, source: Any, action: Callable[[], None]) -> None:
-        self.selector.register(source, selectors.EVENT_READ, action)
-
-    def _drainer(self, fd: int, goes_on: Callable[[], bool]) -> Callable[[], None]:
-        def drain() -> None:
-            if not goes_on():
-                self.selector.unregister(fd)
-
-        return drain
-
-    def _unwatch(self, command: Command) -> None:
-        shell = [command.shell.fd] if command.shell else []
-        for source in (command.slot.channel.fileno(), *shell, *(stream.fd for stream in command.streams)):
-            if source in self.selector.get_map():
-                self.selector.unregister(source)
-
-    def _from_slot(self, command: Command) -> None:
-        message, fds = receive(command.slot.channel)
-        if message[:1] == b"P":
-            command.pidfd = fds[0]
-            if command.killed:
-                command.kill()
-            return
-        self._unwatch(command)
-        if message[:1] == b"X":
-            command.ended(struct.unpack("!i", message[1:])[0])
-        elif message[:1] == b"E":
-            command.refused(struct.unpack("!i", message[1:])[0])
-        else:
-            command.lost()
-        self._over(command, dead=not message)
-
-    def _over(self, command: Command, dead: bool) -> None:
-        self.running.discard(command)
-        if command.shell:
-            command.slot.close()
-        elif dead:
-            command.slot.close()
-            self.slots -= 1
-        else:
-            self.idle.append(command.slot)
-        sandbox = command.sandbox
-        if not sandbox.commands and sandbox.destroyed_by is not None:
-            self._close(sandbox)
-            self._reply(sandbox.destroyed_by, {})
-        self._start_waiting()
 
 
 def _are_words(argv: list[str]) -> bool:

@@ -78,7 +78,9 @@ class Slot:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         except (ProcessLookupError, ChildProcessError):
-            return
+            pass
+        if self.groups:
+            self.groups.leave(self.name)
 
 
 def _run(channel: socket.socket, groups: Groups | None, name: str, program: str) -> None:
