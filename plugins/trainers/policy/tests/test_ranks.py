@@ -133,9 +133,10 @@ def test_two_ranks_give_the_loss_curve_of_one(results):
 @pytest.mark.parametrize(
     ("how", "ranks", "ends", "said"),
     [
-        ("raises", 2, (0, 0), "rank 1 of 2 failed: this card has fallen off the bus"),
-        ("is-killed", 3, (0, -9, 0), "rank 1 of 3 is gone"),
-        ("hangs", 2, (0, None), "rank 1 of 2 is gone"),
+        ("raises@1", 2, (0, 0), "rank 1 of 2 failed: this card has fallen off the bus"),
+        ("is-killed@1", 3, (0, -9, 0), "rank 1 of 3 is gone"),
+        ("is-killed@0", 3, (-9, 0, 0), "rank 0 of 3 is gone"),
+        ("hangs@1", 2, (0, None), "rank 1 of 2 is gone"),
     ],
 )
 def test_a_rank_that_fails_is_named_by_all_and_nobody_waits_for_it_again(how, ranks, ends, said, tmp_path):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast
 from torch import distributed
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from composer_core.errors import ComposerError, TrainerError
 
@@ -109,7 +109,8 @@ class Ranks:
             raise TrainerError(self._ended, where=self.name, found=str(error.__cause__).partition("\n")[0]) from error
         except Exception as error:
             self._ended = f"{self.name} failed: {error if str(error) else type(error).__name__}"
-            self._tell("failed", self._ended)
+            with suppress(DistNetworkError):
+                self._store.set(f"failed/{self.rank}", self._ended)
             self.leave()
             if isinstance(error, ComposerError):
                 error.fields.setdefault("who", self.name)
@@ -117,28 +118,28 @@ class Ranks:
             raise TrainerError(self._ended, who=self.name) from error
 
     def _blamed(self) -> str:
-        self._tell("awake", "")
         others = [rank for rank in range(self.count) if rank != self.rank]
-        told = [word for rank in others if (word := self._word("failed", rank, wait_s=0.0)) is not None]
-        if told:
-            return told[0]
-        silent = [rank for rank in others if self._word("awake", rank, wait_s=GRACE_S) is None]
-        told = [word for rank in others if (word := self._word("failed", rank, wait_s=0.0)) is not None]
+        try:
+            self._store.set(f"awake/{self.rank}", "")
+            told = self._reasons(others)
+            silent = [rank for rank in others if not self._awake(rank)] if not told else []
+            told = told or self._reasons(others)
+        except DistNetworkError:
+            told, silent = [], [0]  # it serves the store
         names = ", ".join(f"rank {rank} of {self.count}" for rank in silent)
         return told[0] if told else f"{names} is gone" if names else "the ranks have lost touch with each other"
 
-    def _tell(self, what: str, text: str) -> None:
-        with suppress(RuntimeError):  # the store is gone with rank 0
-            self._store.set(f"{what}/{self.rank}", text)
+    def _reasons(self, others: list[int]) -> list[str]:
+        """What those have written down who failed."""
+        keys = [f"failed/{rank}" for rank in others]
+        return [self._store.get(key).decode() for key in keys if self._store.check([key])]
 
-    def _word(self, what: str, rank: int, wait_s: float) -> str | None:
-        key = f"{what}/{rank}"
+    def _awake(self, rank: int) -> bool:
         try:
-            if wait_s:
-                self._store.wait([key], timedelta(seconds=wait_s))
-            return str(self._store.get(key).decode()) if self._store.check([key]) else None
-        except RuntimeError:
-            return None
+            self._store.wait([f"awake/{rank}"], timedelta(seconds=GRACE_S))
+        except DistStoreError:
+            return False
+        return True
 
     def leave(self) -> None:
         """Safe twice. Whoever still waits for this rank is woken."""
