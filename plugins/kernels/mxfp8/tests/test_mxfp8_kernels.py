@@ -267,26 +267,33 @@ def test_extreme_gates_neither_overflow_nor_become_nan(as_exact_as_exponentials)
         assert not (rows.scale == formats.NAN_SCALE).any()
 
 
-@pytest.mark.parametrize("case", GATHERED)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_gradients_of_swiglu_are_the_references_with_and_without_weights(dtype, case, as_exact_as_exponentials):
+@pytest.mark.parametrize(
+    "case, dtype, scaling",
+    [
+        ("few", torch.bfloat16, "rceil"),
+        ("few", torch.float32, "floor"),
+        ("all to one expert", torch.bfloat16, "floor"),
+        ("no token", torch.float32, "rceil"),
+    ],
+)
+def test_gradients_of_swiglu_are_the_references_with_and_without_weights(
+    case, dtype, scaling, as_exact_as_exponentials
+):
     ids_NK, weights_NK, experts = routed(case)
     plan = reference.plan(ids_NK, experts, 32)
     source = torch.Generator().manual_seed(0)
     h_R2F = torch.randn(len(plan.pairs_R), 2 * 96, generator=source).to(DEVICE, dtype)
     dact_RF = torch.randn(len(plan.pairs_R), 96, generator=source).to(DEVICE, dtype)
-    for scaling in SCALINGS:
-        plain = (module.swiglu_backward(dact_RF, h_R2F, scaling) for module in (kernels, reference))
-        weighted = (
-            module.swiglu_backward_weighted(dact_RF, h_R2F, plan, weights_NK, scaling)
-            for module in (kernels, reference)
-        )
-        for both in (plain, weighted):
-            for ours, theirs in zip(*both, strict=True):
-                if isinstance(ours, Blocks):
-                    as_exact_as_exponentials(ours, theirs)
-                else:
-                    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    plain = (module.swiglu_backward(dact_RF, h_R2F, scaling) for module in (kernels, reference))
+    weighted = (
+        module.swiglu_backward_weighted(dact_RF, h_R2F, plan, weights_NK, scaling) for module in (kernels, reference)
+    )
+    for both in (plain, weighted):
+        for ours, theirs in zip(*both, strict=True):
+            if isinstance(ours, Blocks):
+                as_exact_as_exponentials(ours, theirs)
+            else:
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
@@ -312,23 +319,6 @@ def test_the_bias_moves_toward_an_even_load_and_rests_there():
     bias_E = torch.zeros(4, device=DEVICE)
     moved_E = kernels.balance_bias(bias_E, torch.tensor([8, 0, 4, 4], device=DEVICE), 0.5)
     assert moved_E.tolist() == [-0.5, 0.5, 0, 0]
-
-
-def test_a_whole_chain_compiles_to_one_graph_with_the_same_bytes():
-    ids_NK, weights_NK, experts = routed("few")
-
-    def chain(x_ND, ids_NK, weights_NK):
-        plan = kernels.plan(ids_NK, experts, 32)
-        rows = kernels.gather_quantize(x_ND, plan)
-        act = kernels.swiglu_quantize(kernels.dequantize(rows, (1, 32)))
-        return kernels.combine(kernels.dequantize(act, (1, 32)), plan, weights_NK), kernels.requantize_columns(rows)
-
-    compiled = torch.compile(chain, fullgraph=True, backend="aot_eager", dynamic=True)
-    for tokens in (9, 7):
-        inputs = random(tokens, 64, dtype=torch.bfloat16), ids_NK[:tokens], weights_NK[:tokens]
-        (ours, columns), (theirs, expected) = compiled(*inputs), chain(*inputs)
-        same(ours, theirs)
-        same_blocks(columns, expected)
 
 
 def test_running_twice_gives_the_same_bytes():
