@@ -197,6 +197,16 @@ def test_what_a_model_tells_reaches_samplers_and_trainers(tmp_path):
     assert found["files"]["checkpoints/"] == 3 * 3, "two, and the best of the evaluations during training"
 
 
+def test_expert_ids_that_are_replayed_count_among_the_files(tmp_path):
+    """Of episodes that are trained, and of no evaluation."""
+    weighs = {"fakes/bytes": Footprint(model=ModelSize(10, 40, 8, 100, 50, 4, 8, 16, route_bytes=6))}
+    plain, routed = (
+        planned(tmp_path, "limits.context_tokens=100", f"stages.rl.router_replay={value}", footprints=weighs)
+        for value in ("false", "true")
+    )
+    assert routed["files"]["traces/"] - plain["files"]["traces/"] == 5 * 3 * 4 * 100 * 6
+
+
 def test_an_import_that_two_components_share_is_counted_once(tmp_path):
     shared = Footprint(imports={"torch": 100 << 20})
     found = planned(tmp_path, footprints={"fakes/simulated": shared, "fakes/learner": shared})

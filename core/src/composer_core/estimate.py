@@ -113,8 +113,16 @@ def inprocess(config: InProcessConfig, run: RunView) -> Footprint:
 
 
 def folder(config: Any, run: RunView) -> Footprint:
-    """Of `core/folder`: a file for each trace."""
-    return Footprint(files={"traces/": run.episodes * (TRACE_BYTES + TOKEN_BYTES * context_tokens(run.config))})
+    """Of `core/folder`: a file for each trace, and one of expert ids for each that is replayed."""
+    stages = (choice.stage for choice in run.config.stages)
+    routed = sum(
+        stage.steps * stage.groups_per_step * stage.group_size
+        for stage in stages
+        if isinstance(stage, RlStage) and stage.router_replay
+    )
+    ids = routed * (run.model_size.route_bytes if run.model_size else 0)
+    tokens = context_tokens(run.config)
+    return Footprint(files={"traces/": run.episodes * TRACE_BYTES + (run.episodes * TOKEN_BYTES + ids) * tokens})
 
 
 def events(config: Any, run: RunView) -> Footprint:

@@ -40,6 +40,8 @@ class ModelSize:
     """The same where every row has one (the mask, and scores of all heads)."""
     vocabulary: int
     """Width of a row of logits."""
+    route_bytes: int = 0
+    """Expert ids of one token, over all layers; 0 for a dense model."""
 
 
 @frozen

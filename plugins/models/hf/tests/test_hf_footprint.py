@@ -54,6 +54,12 @@ def cached_bytes(policy: HFPolicy) -> float:
     return sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)) / (cache.rows * cache.values[0].shape[2])
 
 
+def routed_bytes(policy: HFPolicy) -> int:
+    """Expert ids of one token."""
+    shape = policy.routes
+    return 0 if shape is None else shape.layers * shape.top_k * shape.dtype.itemsize
+
+
 def kept_bytes(policy: HFPolicy, rows: int = 4, tokens: int = 96) -> float:
     """What autograd keeps of one token for the backward pass, the weights excepted."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in policy.parameters()}
@@ -84,6 +90,7 @@ def test_weights_cache_and_activations_of_the_preset_are_counted(tmp_path: Path,
     assert size.weight_bytes == weight_bytes(policy)
     assert size.kv_bytes == cached_bytes(policy)
     assert size.trained_bytes == pytest.approx(kept_bytes(policy), rel=0.05)
+    assert size.route_bytes == routed_bytes(policy)
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3", "llama"])
@@ -95,6 +102,7 @@ def test_a_folders_model_is_counted_from_its_files(tmp_path: Path, name: str) ->
     assert size.kv_bytes == cached_bytes(policy)
     assert size.trained_bytes == pytest.approx(kept_bytes(policy), rel=0.05)
     assert size.vocabulary == 96
+    assert size.route_bytes == routed_bytes(policy)
     half = size_of(causal_lm(CausalLMConfig(str(tmp_path), dtype="bfloat16"), RUN))
     assert half.weight_bytes * 2 == size.weight_bytes
 

@@ -73,6 +73,7 @@ class Shape:
             pair_bytes=number_bytes,
             decode_pair_bytes=(3 * self.H + 1) * number_bytes,
             vocabulary=self.vocabulary,
+            route_bytes=(self.L - self.dense_layers) * self.K * (1 if self.E <= 256 else 2),
         )
 
 
