@@ -10,6 +10,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _machines_end() -> Iterator[None]:
+    """What the acts of a module share ends with it."""
+    from machines import close_shared
+
+    yield
+    close_shared()
+
+
 @pytest.fixture(scope="session")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """Settings of microvm/firecracker that name the strict server, which needs no KVM. Machines are of one size."""

@@ -1,4 +1,4 @@
-"""What the tests of machines share: a provider for one act, and shell commands in it."""
+"""What the tests of machines share: one provider for the acts of a module, and shell commands in it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,51 @@ from composer_plugin_microvm.sandbox import MachineSandbox
 TREE = Tree.of({"a.txt": "one\n", "pkg/b.txt": "two\n"})
 SPEC = TemplateSpec(TREE.ref, file_bytes=1 << 20, disk_bytes=8 << 20, memory_bytes=128 << 20, processes=24)
 Act = Callable[[MachineSandbox, MachineProvider], Awaitable[Any]]
+Config = QemuConfig | FirecrackerConfig
+_SHARED: dict[Config, tuple[asyncio.Runner, MachineProvider]] = {}
 
 
-def new_provider(config: QemuConfig | FirecrackerConfig | None = None) -> MachineProvider:
+def new_provider(config: Config | None = None) -> MachineProvider:
     settings = config or QemuConfig()
     if isinstance(settings, FirecrackerConfig):
         return MachineProvider(settings, FirecrackerDriver(settings))
     return MachineProvider(settings, QemuDriver(settings))
 
 
-def act(action: Act, config: QemuConfig | FirecrackerConfig | None = None) -> Any:
-    async def whole() -> Any:
-        provider = new_provider(config)
-        try:
-            return await asyncio.wait_for(action(await create(provider), provider), 120)
-        finally:
-            await provider.close()
+def act(action: Act, config: Config | None = None, fresh: bool = False) -> Any:
+    """Run `action` with a sandbox and its provider, which other acts of equal settings share unless it is `fresh`."""
+    settings = config or QemuConfig()
+    if settings not in _SHARED:
+        _SHARED[settings] = asyncio.Runner(), new_provider(settings)
+    runner, provider = _SHARED.pop(settings)
+    try:
+        found = runner.run(_act(action, provider))
+    except BaseException:
+        fresh = True
+        raise
+    finally:
+        if fresh:
+            _close(runner, provider)
+        else:
+            _SHARED[settings] = runner, provider
+    return found
 
-    return asyncio.run(whole())
+
+async def _act(action: Act, provider: MachineProvider) -> Any:
+    try:
+        return await asyncio.wait_for(action(await create(provider), provider), 120)
+    finally:
+        await asyncio.gather(*(one.destroy() for one in list(provider._live.values())))
+
+
+def _close(runner: asyncio.Runner, provider: MachineProvider) -> None:
+    with runner:
+        runner.run(provider.close())
+
+
+def close_shared() -> None:
+    while _SHARED:
+        _close(*_SHARED.popitem()[1])
 
 
 async def create(provider: MachineProvider) -> MachineSandbox:

@@ -140,7 +140,7 @@ def test_a_run_leaves_nothing_and_the_next_removes_what_a_killed_one_left(booted
         RunFolder(Path(booted.cache)).close()
         assert folder.exists()
 
-    act(action, booted)
+    act(action, booted, fresh=True)
     assert not [*place.glob("run-*")]
     script = """
 import asyncio, os, sys, time
@@ -209,7 +209,7 @@ def test_without_a_jailer_it_runs_as_who_runs_it(booted, monkeypatch) -> None:
         assert booted.firecracker in words and "unshare" not in words
         return await output(await forked(sandbox), "cat a.txt")
 
-    assert act(action, evolve(booted, jailer="")) == "one\n"
+    assert act(action, evolve(booted, jailer=""), fresh=True) == "one\n"
 
 
 def test_a_creation_that_is_cancelled_or_closed_over_leaves_nothing(booted) -> None:
@@ -228,4 +228,4 @@ def test_a_creation_that_is_cancelled_or_closed_over_leaves_nothing(booted) -> N
         assert all(isinstance(child, Failed) for child in await creating)
         assert not [*Path(booted.cache, "firecracker").glob("run-*")]
 
-    act(action, booted)
+    act(action, booted, fresh=True)

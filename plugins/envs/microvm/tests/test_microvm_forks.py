@@ -124,9 +124,10 @@ def test_machines_beyond_their_number_are_no_capacity_and_destroying_makes_room(
 def test_commands_wait_their_turn_which_is_not_their_time_and_a_sandbox_that_is_gone_does_not_wait_on() -> None:
     async def action(sandbox, provider):
         (other,) = await sandbox.fork(1)
-        slow = asyncio.ensure_future(sh(sandbox, "sleep 1.5"))
+        await sh(other.backend, "true")  # the first command takes longest
+        slow = asyncio.ensure_future(sh(sandbox, "sleep 2.5"))
         await asyncio.sleep(0.1)
-        waiting = asyncio.ensure_future(sh(other.backend, "sleep 0.2; echo done", timeout_s=1.2))
+        waiting = asyncio.ensure_future(sh(other.backend, "sleep 0.2; echo done", timeout_s=2.2))
         gone = asyncio.ensure_future(sh(sandbox, "true"))
         result = await waiting
         assert slow.done() and (result.status, result.stdout) == ("exited", b"done\n")
