@@ -25,6 +25,7 @@ SECTIONS = {
     "evaluations": "evaluations",
     "limits": "limits",
     "sandbox_limits": "sandbox-limits",
+    "network": "network",
     "checkpoints": "checkpoints",
 }
 """Keys of a run file that have a table of their own on the page, by its heading."""
