@@ -28,6 +28,9 @@ class RayConfig:
     environments: bool = False
     """One environment server on each node with workers, which serves the run's sandbox to them; needs the plugin
     `server`. Without it each worker has its sandboxes in its own process."""
+    keep_turns: bool = False
+    """Episodes write down what they have sampled, turn by turn: one that is lost with its process is not sampled again
+    from its first token, but has its tools run again up to where it was."""
     worker_cpus: float = field(default=1.0, validator=ge(0))
     """CPU cores that Ray reserves for a worker."""
     replica_cpus: float = field(default=1.0, validator=ge(0))

@@ -17,7 +17,7 @@ from composer_core.episode import fault_of
 from composer_core.errors import ComposerError, SandboxError, WorkLost
 from composer_core.events import FaultRecorded
 from composer_core.protocols import Trainer
-from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Verdict, WeightsRef
+from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, SlotKey, Verdict, WeightsRef
 from composer_plugin_ray.blueprint import Blueprint
 from composer_plugin_ray.cluster import Cluster
 from composer_plugin_ray.config import RayConfig
@@ -31,6 +31,7 @@ from composer_plugin_ray.remote import Remote, start
 from composer_plugin_ray.replica import SamplerReplica
 from composer_plugin_ray.restarts import Restarts
 from composer_plugin_ray.shipping import Sender
+from composer_plugin_ray.tape import erase, folder
 from composer_plugin_ray.turns import Turns
 from composer_plugin_ray.weights.receiver import WeightsDamaged
 from composer_plugin_ray.worker import RolloutWorker
@@ -54,10 +55,13 @@ class RayExecutor:
         self._weights: WeightsRef | None = None
         self._trainer: TrainerGroup | None = None
         self._broken: ComposerError | None = None
+        self._tapes = folder() if config.keep_turns else ""
+        self._lost: set[SlotKey] = set()
         self._figures = Figures(build.emit)
         self._counts: Counter[str] = Counter()
 
     async def start(self) -> None:
+        await self._erase_tapes()
         await self._cluster.open()
         self._blueprint = Blueprint.of(self._build)
         await together([self._replicas.open(), self._workers.open()])
@@ -71,7 +75,7 @@ class RayExecutor:
 
     async def ready(self, pool: Pool, name: str, place: int) -> Remote:
         if pool is self._workers:
-            what = (RolloutWorker, self._blueprint, place, name, self._config.episodes_per_worker)
+            what = (RolloutWorker, self._blueprint, place, name, self._config.episodes_per_worker, self._tapes)
             return await self._started(start(name, {"num_cpus": self._config.worker_cpus}, *what), self._server)
         resources = {"num_cpus": self._config.replica_cpus, "num_gpus": self._config.replica_gpus}
         replica = (SamplerReplica, self._blueprint, place, self._sender.store)
@@ -157,7 +161,9 @@ class RayExecutor:
         placement = await self._placement(request.group)
         try:
             result = await self._run(request, placement)
+            self._lost.discard(request.key)
             if result.verdict.lost:  # whoever vanished serves no more when the ledger asks again
+                self._lost.add(request.key)
                 await self._workers.check(placement.worker.name)
                 await self._replicas.check(placement.replica.name)
             return result
@@ -176,10 +182,10 @@ class RayExecutor:
             await self._turns.wait()
 
     async def _run(self, request: EpisodeRequest, placement: Placement) -> EpisodeResult:
-        line = self._lines[placement.worker.name]
+        line, again = self._lines[placement.worker.name], request.key in self._lost
         try:
             async with asyncio.timeout(self._config.episode_timeout_s):
-                found: EpisodeResult = await line.call("run", request, placement.replica.name)
+                found: EpisodeResult = await line.call("run", request, placement.replica.name, again)
                 return found
         except TimeoutError:
             error = SandboxError(f"the episode has not ended within {self._config.episode_timeout_s:g} s")
@@ -240,7 +246,12 @@ class RayExecutor:
         if self._trainer:
             await self._trainer.end(timeout_s)
         self._sender.close()
+        await self._erase_tapes()
         await self._cluster.close()
+
+    async def _erase_tapes(self) -> None:
+        if self._tapes:
+            await asyncio.to_thread(erase, self._build.get("stores"))
 
 
 def late(name: str, timeout_s: float) -> ComposerError:

@@ -24,9 +24,14 @@ def composer_executors() -> Iterable[ExecutorSpec]:
 
 @hookimpl
 def composer_check(run: RunView) -> Iterator[Problem]:
-    """What environment servers need of the rest of the run."""
+    """What environment servers need of the rest of the run, and what has no effect in it."""
     for id, config in run.settings.get("executors", ()):
-        if id != "ray/ray" or not config.environments:
+        if id != "ray/ray":
+            continue
+        if config.keep_turns and run.config.deterministic:
+            message = "keep_turns has no effect: a deterministic run replays lost episodes from their first token"
+            yield Problem("executor.keep_turns", message, "leave it out, or set deterministic = false")
+        if not config.environments:
             continue
         if "server" not in run.plugins:
             yield Problem("executor.environments", "the plugin 'server' is not loaded", "add it to plugins")

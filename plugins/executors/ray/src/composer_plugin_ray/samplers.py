@@ -2,7 +2,7 @@
 
 Which replica an episode uses was decided by the controller and came with the order to run it; it is kept in a context
 variable, which every task of the episode inherits. When the replica vanishes the episode is lost: its cache is gone,
-and a replay from its first token draws the same noise.
+and an attempt that is made again draws the same noise from its first token on, or plays its tape first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from composer_core.errors import SamplerError, WorkLost
 from composer_core.types import Completion, GenerateRequest, GenerateSettings, WeightsRef
 from composer_plugin_ray.line import Line, Numbered, newer
 from composer_plugin_ray.remote import Remote
+from composer_plugin_ray.tape import TAPE
 
 REPLICA: ContextVar[str] = ContextVar("replica")
 """Name of the replica that the running episode uses."""
@@ -69,8 +70,13 @@ class RemoteSampler:
         self._name, self._replicas = name, replicas
 
     async def generate(self, ids: Sequence[int], settings: GenerateSettings, request: GenerateRequest) -> Completion:
+        tape = TAPE.get()
+        if tape and (played := await tape.play(ids)):
+            return played
         line = self._replicas.line()
         found: Completion = await line.call("generate", self._name, Column.of("I32", ids), settings, request)
+        if tape:
+            await tape.keep(ids, found)
         return found
 
     async def load(self, weights: WeightsRef, path: Path) -> None:

@@ -24,6 +24,7 @@ from composer_plugin_ray.environments import TOKEN, Environment
 from composer_plugin_ray.line import Answer, Batch, Desk, Numbered
 from composer_plugin_ray.remote import Remote
 from composer_plugin_ray.samplers import REPLICA, RemoteSampler, Replicas
+from composer_plugin_ray.tape import TAPE, Tape
 
 FRESH_S = 1.0
 """Age at which a busy worker's counters are made anew; medians over all it has done cost more than a message."""
@@ -44,8 +45,9 @@ class WorkerNote:
 class RolloutWorker:
     """Runs episodes; `run` may be asked for as often as there is room for."""
 
-    def __init__(self, blueprint: Blueprint, rank: int, name: str, concurrent: int) -> None:
-        self._blueprint, self._rank, self._concurrent = blueprint, rank, concurrent
+    def __init__(self, blueprint: Blueprint, rank: int, name: str, concurrent: int, tapes: str = "") -> None:
+        """`tapes` is where episodes write down what they have sampled; "" for nowhere."""
+        self._blueprint, self._rank, self._concurrent, self._tapes = blueprint, rank, concurrent, tapes
         self._replicas = Replicas(name)
         self._desk = Desk({"run": self._run}, self._note)
         self._events: list[Event] = []
@@ -79,13 +81,20 @@ class RolloutWorker:
     async def exchange(self, batch: Batch) -> Answer:
         return await self._desk.exchange(batch)
 
-    async def _run(self, client: str, request: EpisodeRequest, replica: str) -> EpisodeResult:
+    async def _run(self, client: str, request: EpisodeRequest, replica: str, again: bool) -> EpisodeResult:
         REPLICA.set(replica)
+        tape = None
+        if self._tapes:
+            key = f"{self._tapes}/{request.key.episode_id}"
+            tape = Tape(self._assembly.get("stores"), key, plays=again)
+        TAPE.set(tape)
         self._running += 1
         try:
             life = self._life
             result = await self._executor.submit(request)
-            return await self._told_as_lost(result, life) if result.verdict.cause == "sandbox" else result
+            if result.verdict.cause == "sandbox":
+                result = await self._told_as_lost(result, life)
+            return await tape.ended(result) if tape else result
         finally:
             self._running -= 1
 
