@@ -18,6 +18,8 @@ FOLDER = Path(__file__).resolve().parent
 SCRIPTS = (
     "help_time",
     "control_plane",
+    "simulation",
+    "asynchrony",
     "sandboxes",
     "microvm",
     "envd",

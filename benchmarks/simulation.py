@@ -2,15 +2,16 @@
 
 The ledger and the rule that places episodes (`composer_plugin_ray.dispatch`) are driven as the loop of an rl stage
 drives them, one report at a time: what has room is issued and placed, what has ended is taken in, a step is given out
-when there is one. Only time is made up. Each node is one worker with 100 places and one sampler replica; groups of 8,
-four batches in flight, max_staleness 4. An episode is 8 calls of tools, each log-normal with p99/p50 = 20; one in 200 is
-void, and every now and then a node vanishes with all that it runs and comes back empty. Losses, voids and stragglers
-are in every figure.
+when there is one. Only time is made up. Each node is one worker with 100 places and one sampler replica; groups of 8, a
+quarter of the places a step, max_staleness 16. An episode is 8 calls of tools, each log-normal with p99/p50 = 20; one
+in 200 is void, and every now and then a node vanishes with all that it runs and comes back empty. Losses, voids and
+stragglers are in every figure.
 
 A decision is a slot issued and placed, a report taken in, or a step given out; its cost is time of the processor and
-holds the simulation's own event queue. Memory is the growth of the process's resident set while everything comes in
-flight. Loads of workers and replicas are looked at throughout the run, and the most loaded one is told as a share of the
-mean. A slot waits from its void or loss to its next issue, a group from the end of its last member to its step.
+holds the simulation's own event queue; garbage is collected as often as `composer-run` has it. Memory is the growth of
+the process's resident set while everything comes in flight. Loads of workers and replicas are looked at throughout the run whenever all places are taken, and the worst of
+all looks is told, as a share of the mean: a node that has come back is empty for a while, so others hold more. A group
+waits from the end of its last member to its step.
 
     python benchmarks/simulation.py [--quick]
 """
@@ -32,6 +33,7 @@ from attrs import Factory, define, field
 from control_plane import resident_bytes
 from results import Results, Row, alternate, parser
 
+from composer_core.commands.common import COLLECTIONS
 from composer_core.ledger import Issue, Ledger, LedgerConfig, SlotResult
 from composer_plugin_ray.dispatch import Dispatch, Placement
 
@@ -67,9 +69,12 @@ class Fleet:
     queue: list[tuple[float, int, str, object]] = Factory(list)
     running: dict[tuple[int, int], tuple[Placement, int]] = Factory(dict)
     """By slot: where it runs, and the number of the event that ends it."""
-    waiting: dict[tuple[int, int], float] = Factory(dict)
-    """Slots to be issued again, and since when."""
+    ended_s: dict[int, float] = Factory(dict)
+    """Groups that wait for their step, and since when."""
     longest_wait_s: float = 0.0
+    """Of a group."""
+    full: int = 0
+    """Looks at which all places were taken."""
     spread: dict[str, float] = Factory(lambda: {"workers": 0.0, "replicas": 0.0})
     """The largest load as a share of the mean, the worst of all looks."""
     _events: int = 0
@@ -89,7 +94,6 @@ class Fleet:
         self.at(MEAN_S, "vanish", None)
 
     step_s: float = field(init=False)
-    steps_s: list[float] = Factory(list)
     names: list[str] = field(init=False)
 
     def add(self, name: str) -> None:
@@ -107,8 +111,6 @@ class Fleet:
             placement = self.dispatch.place(f"rl:{issue.group}")
             self.running[slot] = placement, self.at(self._source.choice(self._pool), "end", issue)
             self.decisions += 1
-            if slot in self.waiting:
-                self.longest_wait_s = max(self.longest_wait_s, self.now - self.waiting.pop(slot))
         self.ledger.drain()
 
     def go_on(self) -> None:
@@ -117,7 +119,8 @@ class Fleet:
         if (batch := self.ledger.take()) is not None:
             self.decisions += 1
             self.at(self.step_s, "applied", batch)
-            self.steps_s.append(self.now)
+            waited_s = (self.now - self.ended_s.pop(group.number, self.now) for group in batch)
+            self.longest_wait_s = max(self.longest_wait_s, *waited_s)
         self.now, number, what, whom = heapq.heappop(self.queue)
         if what == "applied":
             self.ledger.applied()
@@ -134,14 +137,13 @@ class Fleet:
         self.dispatch.ended(self.running.pop(slot)[0])
         self.decisions += 1
         draw = self._source.random()
-        version = self.ledger.groups[issue.group].version
+        group = self.ledger.groups[issue.group]
         valid = draw >= VOID_SHARE
-        if not valid:
-            self.waiting[slot] = self.now
-        self.ledger.finish(
-            *slot, SlotResult(valid, draw, None if valid else "host", oldest_version=version, tokens=900)
-        )
+        cause = None if valid else "host"
+        self.ledger.finish(*slot, SlotResult(valid, draw, cause, oldest_version=group.version, tokens=900))
         self.ledger.drain()
+        if not group.open():
+            self.ended_s[issue.group] = self.now
 
     def vanish(self, name: str) -> None:
         """A node with all that it runs; it comes back empty."""
@@ -149,14 +151,20 @@ class Fleet:
         self.add(name)
         for slot in found:
             self.dispatch.ended(self.running.pop(slot)[0])
-            self.waiting[slot] = self.now
             self.ledger.lose(*slot)
         self.lost += len(found)
 
     def look(self) -> None:
+        if len(self.running) < self.episodes:
+            return
+        self.full += 1
         for name, places in (("workers", self.dispatch.workers), ("replicas", self.dispatch.replicas)):
             loads = places.loads().values()
             self.spread[name] = max(self.spread[name], max(loads) * len(loads) / sum(loads))
+
+    def stalest(self) -> int:
+        """Staleness of the stalest group that was trained."""
+        return max(map(int, self.ledger.table()["staleness"]), default=0)
 
     def run(self) -> float:
         """Seconds that a decision takes on average; looks are left out."""
@@ -194,6 +202,7 @@ def memory_kb(episodes: int) -> float:
 def main() -> int:
     options = parser(__doc__).parse_args()
     sizes, total, repeats = ((400, 800, 1600), 4_000, 1) if options.quick else ((1_000, 10_000, 100_000), 600_000, 3)
+    gc.set_threshold(*COLLECTIONS)
     kilobytes = memory_kb(sizes[-1])
     fleets: dict[int, Fleet] = {}
 
@@ -223,13 +232,13 @@ def main() -> int:
         Row("memory of an episode in ledger, placement and event queue", kilobytes, "kB"),
         Row("largest load of a worker, of the mean", last.spread["workers"], "times"),
         Row("largest load of a replica, of the mean", last.spread["replicas"], "times"),
-        Row("longest wait of a void or lost slot, of an episode's mean", last.longest_wait_s / MEAN_S, "times"),
+        Row("longest wait of a group for its step, of a step's time", last.longest_wait_s / last.step_s, "times"),
         Row(f"the ledger's state as JSON ({len(state) / 1e6:.0f} MB), once a commit", written_s, "s"),
     ]
     remarks = [
-        f"in the last run {counters['trained_groups']:,} groups were trained in {last.ledger.step:,} steps, staleness at "
-        f"most {max(map(int, last.ledger.table()['staleness']), default=0)}; {last.lost:,} episodes were lost with their "
-        f"nodes and {counters['void']:,} void",
+        f"the last run trained {counters['trained_groups']:,} groups in {last.ledger.step:,} steps, staleness at most "
+        f"{last.stalest()}; all places were taken at {last.full} of {LOOKS} looks; {last.lost:,} episodes were lost "
+        f"with their nodes and {counters['void']:,} void",
         f"most of a decision's time, a function's own: {costs(Fleet(sizes[-1], total // 4))}",
     ]
     return Results("simulation", "The controller at scale", rows, remarks).finish(options)

@@ -14,6 +14,8 @@ import pytest
 SCRIPTS = (
     "help_time",
     "control_plane",
+    "simulation",
+    "asynchrony",
     "sandboxes",
     "microvm",
     "envd",
