@@ -129,7 +129,7 @@ class RayExecutor:
         if pool is self._workers:
             await remote.call("use", dict(self._replicas.members))
             note = self._figures.worker(remote.name)
-            self._lines[remote.name] = Line("controller", lambda batch: remote.call("exchange", batch), note)
+            self._lines[remote.name] = Line("controller", remote.exchange, note)
             self._dispatch.workers.add(remote.name)
         else:
             await self._workers.ask("use", dict(self._replicas.members))

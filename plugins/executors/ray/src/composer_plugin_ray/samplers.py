@@ -42,7 +42,7 @@ class Replicas:
         def note(latest: Numbered) -> None:
             self._notes[name] = newer(self._notes.get(name), latest)
 
-        return Line(self._client, lambda batch: replica.call("exchange", batch), note)
+        return Line(self._client, replica.exchange, note)
 
     def line(self) -> Line:
         """To the replica of the running episode.
