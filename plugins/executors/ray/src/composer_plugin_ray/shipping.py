@@ -24,6 +24,8 @@ from composer_plugin_ray.weights.publisher import WeightPublisher
 from composer_plugin_ray.weights.receiver import WeightReceiver
 from composer_plugin_ray.weights.store import WeightStore
 
+THREADS = max(1, min(8, len(os.sched_getaffinity(0)) // 2))
+"""That make and apply differences: half of the cores, since the others compute meanwhile."""
 OWN = "shipping"
 """Folder below the run folder that holds a second name of the file that was published last."""
 
@@ -43,6 +45,7 @@ class Sender:
                 run_dir / OWN,
                 full_every=config.weights_full_every,
                 committed=self._committed,
+                threads=THREADS,
             )
 
     async def send(self, weights: WeightsRef) -> WeightsRef:
@@ -80,7 +83,7 @@ class Taker:
     def __init__(self, store: str, run_dir: Path, place: int) -> None:
         self._run_dir = run_dir
         self._folder = _private(_folder(run_dir, str(place))) if store else None
-        self._receiver = WeightReceiver(WeightStore(store), self._folder) if self._folder else None
+        self._receiver = WeightReceiver(WeightStore(store), self._folder, threads=THREADS) if self._folder else None
 
     @asynccontextmanager
     async def file(self, weights: WeightsRef) -> AsyncIterator[Path]:

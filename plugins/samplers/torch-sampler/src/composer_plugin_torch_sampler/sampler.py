@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import torch
-from safetensors.torch import load as load_safetensors
+from safetensors.torch import load_file
 
 from composer_core import BuildContext
 from composer_core.errors import SamplerError, StoreError
@@ -182,9 +182,9 @@ def _answer() -> tuple[asyncio.Future[Completion], Callable[..., None]]:
 
 
 def _copy(policy: PolicyModel, weights: WeightsRef, path: Path) -> None:
-    data = path.read_bytes()
-    found = hashlib.sha256(data).hexdigest()
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if weights.checksum and found != weights.checksum:
         raise StoreError(f"weights of version {weights.version} are damaged", expected=weights.checksum, found=found)
     with one_thread():
-        policy.load_state_dict(load_safetensors(data))
+        policy.load_state_dict(load_file(path))  # mapped: each tensor is copied once, into the model

@@ -95,6 +95,6 @@ class WeightStore:
     def _told(self, name: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except Exception as error:  # each file system has errors of its own
             message = f"weights {name!r} cannot be moved: {type(error).__name__}: {error}"
             raise StoreError(message, where=self.url) from error
