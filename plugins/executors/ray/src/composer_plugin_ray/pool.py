@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define
 
 from composer_core.errors import ComposerError, WorkLost
-from composer_plugin_ray.remote import Remote
 from composer_plugin_ray.restarts import Restarts
+
+if TYPE_CHECKING:  # this module knows no Ray
+    from composer_plugin_ray.remote import Remote
 
 
 class Owner(Protocol):

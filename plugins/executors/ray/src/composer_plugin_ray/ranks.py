@@ -1,62 +1,22 @@
 """The trainer as a group of processes: every rank is asked for everything, rank 0 answers.
 
-What a rank does with its share of a batch is the trainer's business; the environment that torch.distributed reads is
-set before anything imports torch. Nothing is started anew here: what is in the weights since the last commit is gone
-with a rank, so its loss ends the run, and a resumed run goes on from that commit. No Ray here but through `remote`.
+Nothing is started anew here: what is in the weights since the last commit is gone with a rank, so its loss ends the
+run, and a resumed run goes on from that commit. A batch is put into the object store once, whatever the ranks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
 from composer_core import Column
 from composer_core.errors import TrainerError, WorkLost
-from composer_core.protocols import Trainer
 from composer_core.types import StepStats, TrainBatch
 from composer_plugin_ray.blueprint import Blueprint
 from composer_plugin_ray.config import RayConfig
-from composer_plugin_ray.remote import Remote, here, start
-
-
-class TrainerRank:
-    """One rank: the run's trainer in a process of its own."""
-
-    def __init__(self, blueprint: Blueprint, rank: int, ranks: int) -> None:
-        self._blueprint, self._rank, self._ranks = blueprint, rank, ranks
-
-    async def address(self) -> tuple[str, int]:
-        """Host and a free port of rank 0, where the others will find it."""
-        host = socket.gethostbyname(socket.gethostname())
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return host, int(probe.getsockname()[1])
-
-    async def start(self, address: tuple[str, int]) -> None:
-        if self._ranks > 1:
-            host, port = address
-            os.environ |= {
-                "MASTER_ADDR": host,
-                "MASTER_PORT": str(port),
-                "WORLD_SIZE": str(self._ranks),
-                "RANK": str(self._rank),
-                "LOCAL_RANK": str(self._rank),
-            }
-        await asyncio.to_thread(self._build)
-
-    def _build(self) -> None:
-        self._assembly = self._blueprint.open("trainer", self._rank)
-        self._trainer: Trainer = self._assembly.get("trainers")
-
-    async def ask(self, method: str, args: tuple[Any, ...]) -> Any:
-        found = await getattr(self._trainer, method)(*args)
-        return found if self._rank == 0 else None
-
-    async def close(self) -> None:
-        await self._assembly.close()
+from composer_plugin_ray.rank import TrainerRank
+from composer_plugin_ray.remote import Remote, here, put, start
 
 
 class TrainerGroup:
@@ -81,7 +41,8 @@ class TrainerGroup:
     async def _all(self, method: str, *args: Any) -> Any:
         try:
             await asyncio.shield(self._started)
-            asked = [asyncio.ensure_future(rank.call("ask", method, args)) for rank in self.remotes]
+            shared = await asyncio.to_thread(put, args)
+            asked = [asyncio.ensure_future(rank.call("ask", method, shared)) for rank in self.remotes]
             try:
                 return (await asyncio.gather(*asked))[0]
             finally:

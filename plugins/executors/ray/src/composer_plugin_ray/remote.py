@@ -125,6 +125,11 @@ def here() -> str:
     return found
 
 
+def put(value: Any) -> Any:
+    """`value` in the object store, for calls to take instead of it; blocks for a copy of its bytes."""
+    return ray.put(value)
+
+
 def start(
     name: str, resources: Mapping[str, float], make: Callable[..., Any], *args: Any, node: str = "", soft: bool = False
 ) -> Remote:

@@ -11,13 +11,16 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from composer_core import Column
 from composer_core.errors import SamplerError, WorkLost
 from composer_core.types import Completion, GenerateRequest, GenerateSettings, WeightsRef
 from composer_plugin_ray.line import Line, Numbered, newer
-from composer_plugin_ray.remote import Remote
 from composer_plugin_ray.tape import TAPE
+
+if TYPE_CHECKING:  # this module knows no Ray
+    from composer_plugin_ray.remote import Remote
 
 REPLICA: ContextVar[str] = ContextVar("replica")
 """Name of the replica that the running episode uses."""

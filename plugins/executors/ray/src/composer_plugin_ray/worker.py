@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
@@ -22,9 +22,11 @@ from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Verdict
 from composer_plugin_ray.blueprint import Blueprint
 from composer_plugin_ray.environments import TOKEN, Environment
 from composer_plugin_ray.line import Answer, Batch, Desk, Numbered
-from composer_plugin_ray.remote import Remote
 from composer_plugin_ray.samplers import REPLICA, RemoteSampler, Replicas
 from composer_plugin_ray.tape import TAPE, Tape
+
+if TYPE_CHECKING:  # this module knows no Ray
+    from composer_plugin_ray.remote import Remote
 
 FRESH_S = 1.0
 """Age at which a busy worker's counters are made anew; medians over all it has done cost more than a message."""

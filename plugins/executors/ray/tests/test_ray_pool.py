@@ -1,0 +1,160 @@
+"""Places and the processes that hold them, without Ray: who comes, who goes, and when it is too often."""
+
+import asyncio
+
+import pytest
+
+from composer_core.errors import ComposerError, WorkLost
+from composer_plugin_ray.figures import added
+from composer_plugin_ray.pool import Pool
+from composer_plugin_ray.restarts import HOUR_S, Restarts
+from composer_plugin_ray.turns import Turns
+
+
+class Process:
+    """A process that a test ends."""
+
+    def __init__(self, name):
+        self.name, self.ended, self.asked = name, asyncio.Event(), []
+
+    async def gone(self):
+        await self.ended.wait()
+        return WorkLost(f"process {self.name} is gone")
+
+    async def call(self, method, *args):
+        if self.ended.is_set():
+            raise WorkLost(f"process {self.name} is gone")
+        self.asked.append(method)
+
+    async def found(self):
+        await self.call("found")
+        return self
+
+    async def end(self, timeout_s):
+        self.ended.set()
+
+
+class Owner:
+    """Notes what it is told; `fails` many of the next starts fail because the process vanishes at once."""
+
+    def __init__(self):
+        self.told, self.fails, self.error = [], 0, None
+
+    async def ready(self, pool, name, place):
+        if self.fails:
+            self.fails -= 1
+            raise WorkLost(f"process {name} is gone")
+        return Process(name)
+
+    async def joined(self, pool, remote):
+        self.told.append(("joined", remote.name))
+
+    async def vanished(self, pool, name, error):
+        self.told.append(("vanished", name))
+
+    def failed(self, error):
+        self.error = error
+
+
+def played(main, most=5):
+    async def whole():
+        owner = Owner()
+        pool = Pool("worker", 2, owner, Restarts(most))
+        await pool.open()
+        try:
+            await asyncio.wait_for(main(pool, owner), 20)
+        finally:
+            await pool.close(1.0)
+
+    asyncio.run(whole())
+
+
+async def until(seen):
+    while not seen():
+        await asyncio.sleep(0.001)
+
+
+def test_who_vanishes_is_replaced_at_its_place_under_a_new_name():
+    async def main(pool, owner):
+        assert sorted(pool.members) == ["worker-0.0", "worker-1.1"]
+        pool.members["worker-1.1"].ended.set()
+        await until(lambda: "worker-1.2" in pool.members)
+        assert owner.told[-2:] == [("vanished", "worker-1.1"), ("joined", "worker-1.2")]
+
+    played(main)
+
+
+def test_a_successor_that_vanishes_while_it_starts_is_replaced_too():
+    async def main(pool, owner):
+        owner.fails = 2
+        pool.members["worker-0.0"].ended.set()
+        await until(lambda: "worker-0.4" in pool.members)
+        assert [name for what, name in owner.told if what == "vanished"] == ["worker-0.0"], "it was told once"
+
+    played(main)
+
+
+def test_too_many_losses_are_told_and_nothing_more_is_started():
+    async def main(pool, owner):
+        owner.fails = 100
+        pool.members["worker-0.0"].ended.set()
+        await until(lambda: owner.error)
+        assert "4 processes of the run were lost within an hour" in str(owner.error)
+        assert sorted(pool.members) == ["worker-1.1"]
+
+    played(main, most=3)
+
+
+def test_a_member_that_is_found_gone_serves_no_more_before_its_watch_knows():
+    async def main(pool, owner):
+        one = pool.members["worker-0.0"]
+        one.ended.set()
+        await pool.check("worker-0.0")
+        assert "worker-0.0" not in pool.members
+        await pool.ask("use")
+        assert one.asked == []
+        await until(lambda: len(pool.members) == 2)
+        assert [name for what, name in owner.told if what == "vanished"] == ["worker-0.0"]
+
+    played(main)
+
+
+def test_losses_of_an_hour_ago_are_forgotten():
+    now = 0.0
+    restarts = Restarts(2, clock=lambda: now)
+    lost = WorkLost("process worker-0.0 is gone")
+    for _ in range(2):
+        restarts.spend(lost)
+    now = HOUR_S + 1
+    restarts.spend(lost)
+    restarts.spend(lost)
+    with pytest.raises(ComposerError, match="3 processes"):
+        restarts.spend(lost)
+
+
+def test_who_waits_is_called_in_order_and_a_call_to_one_that_left_goes_to_the_next():
+    async def main():
+        turns, came = Turns(), []
+
+        async def wait(name):
+            await turns.wait()
+            came.append(name)
+
+        tasks = [asyncio.ensure_future(wait(name)) for name in "abcd"]
+        await asyncio.sleep(0)
+        turns.next()
+        await asyncio.sleep(0)
+        turns.next()
+        tasks[1].cancel()  # it was called, and leaves instead
+        await asyncio.gather(*tasks[:2], return_exceptions=True)
+        await asyncio.sleep(0)
+        assert came == ["a", "c"]
+        turns.all()
+        await tasks[3]
+
+    asyncio.run(main())
+
+
+def test_counters_are_added_and_medians_are_not():
+    rows = [{"tokens": 3.0, "exec_p50_ms": 2.0, "version": 4.0}, {"tokens": 4.0, "exec_p50_ms": 1.0, "version": 5.0}]
+    assert added(rows) == {"tokens": 7.0, "exec_p50_ms": 2.0, "version": 5.0}
