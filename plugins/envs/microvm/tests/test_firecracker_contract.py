@@ -17,9 +17,9 @@ from composer_plugin_microvm.plugin import composer_sandboxes
 from composer_testing.contracts.sandboxes import SandboxContract
 
 SPECS: dict[str, SandboxSpec] = {spec.name: spec for spec in composer_sandboxes()}
-CLAIMS = ["snapshots.files", "snapshots.full"]
+CLAIMS = ["snapshots.files", "snapshots.full", "sessions", "pauses"]
 if os.environ.get("COMPOSER_SOAK"):
-    CLAIMS += ["forks", "isolates", "limits.disk"]
+    CLAIMS += ["forks", "isolates", "networks", "limits.disk"]
 
 
 class TestFirecracker(SandboxContract):
