@@ -16,3 +16,12 @@ def engine():
     with own_engine() as address, pytest.MonkeyPatch.context() as changed:
         changed.setenv("DOCKER_HOST", address)
         yield address
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _containers_end(engine):
+    """What the acts of a module share ends with it."""
+    from containers import close_shared
+
+    yield
+    close_shared()

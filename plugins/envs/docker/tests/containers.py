@@ -20,17 +20,45 @@ SPEC = TemplateSpec(TREE.ref, ("python3",), processes=24, disk_bytes=8 << 20, me
 Act = Callable[[DockerSandbox, DockerProvider], Awaitable[Any]]
 
 
-def act(action: Act, spec: TemplateSpec = SPEC, config: DockerConfig | None = None) -> Any:
-    """Run `action(sandbox, provider)` in a fresh sandbox and close the provider whatever happens."""
+_shared: list[tuple[asyncio.Runner, DockerProvider]] = []
+"""Of the acts of a module, at most one."""
 
-    async def whole() -> Any:
-        provider = DockerProvider(config)
-        try:
-            return await asyncio.wait_for(action(await create(provider, spec), provider), 90)
-        finally:
-            await provider.close()
 
-    return asyncio.run(whole())
+def act(action: Act, spec: TemplateSpec = SPEC, config: DockerConfig | None = None, fresh: bool = False) -> Any:
+    """Run `action(sandbox, provider)` in a fresh sandbox, of the module's provider or of one of its own."""
+    own = fresh or config is not None
+    if own or not _shared:
+        runner, provider = asyncio.Runner(), DockerProvider(config)
+    else:
+        runner, provider = _shared.pop()
+    try:
+        found = runner.run(_act(action, provider, spec))
+    except BaseException:
+        own = True
+        raise
+    finally:
+        if own:
+            _close(runner, provider)
+        else:
+            _shared.append((runner, provider))
+    return found
+
+
+async def _act(action: Act, provider: DockerProvider, spec: TemplateSpec) -> Any:
+    try:
+        return await asyncio.wait_for(action(await create(provider, spec), provider), 90)
+    finally:
+        await asyncio.gather(*(one.destroy() for one in list(provider._live.values())))
+
+
+def _close(runner: asyncio.Runner, provider: DockerProvider) -> None:
+    with runner:
+        runner.run(provider.close())
+
+
+def close_shared() -> None:
+    while _shared:
+        _close(*_shared.pop())
 
 
 async def create(provider: DockerProvider, spec: TemplateSpec = SPEC) -> DockerSandbox:

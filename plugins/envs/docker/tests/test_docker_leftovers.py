@@ -18,9 +18,9 @@ from composer_plugin_docker.provider import DockerProvider
 
 
 def test_closing_removes_containers_and_images_and_keeps_the_base() -> None:
-    act(create_and_fork)
+    act(create_and_fork, fresh=True)
     before = things()
-    act(create_and_fork)
+    act(create_and_fork, fresh=True)
     assert things() == before
 
 
@@ -49,7 +49,7 @@ asyncio.run(main())
 
 
 def test_a_killed_controller_leaves_no_command_and_the_next_start_removes_the_rest_but_no_strangers() -> None:
-    act(create_and_fork)
+    act(create_and_fork, fresh=True)
     before, marker = things(), f"{os.getpid()}.9876"
     child = subprocess.run([sys.executable, "-c", f"MARKER = {marker!r}\n{SUICIDE}"], check=False, timeout=60)
     assert child.returncode == -signal.SIGKILL
@@ -68,7 +68,7 @@ def test_a_killed_controller_leaves_no_command_and_the_next_start_removes_the_re
         for labels in ({}, {OWNER: "another-machine/boot/1/2/3"}, {OWNER: owners.this_process()})
     ]
     try:
-        act(create_and_fork)
+        act(create_and_fork, fresh=True)
         assert things() == (before[0] | set(strangers), *before[1:])
     finally:
         for one in strangers:
@@ -116,4 +116,4 @@ def test_a_start_that_is_cancelled_at_any_moment_leaves_no_container() -> None:
                 await found.destroy()
             assert things() == before, delay_s
 
-    act(action)
+    act(action, fresh=True)
