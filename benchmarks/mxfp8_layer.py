@@ -188,6 +188,8 @@ def main() -> int:
     options.add_argument("--profile", action="store_true", help="list the kernels of a step by time")
     given = options.parse_args()
     gpu, rows = DEVICE.type == "cuda", []
+    if not gpu:
+        torch.set_num_threads(1)  # the small shape is less work than to wake a second thread on a machine that is busy
     for shape in SHAPES if gpu else SMALL:
         for routing in ("even", "skewed"):
             rows += rows_of(shape, routing, gpu)
