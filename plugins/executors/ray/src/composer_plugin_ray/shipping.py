@@ -8,6 +8,7 @@ No Ray here.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -17,7 +18,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from composer_core.errors import StoreError
-from composer_core.rundir import RunDir
 from composer_core.types import WeightsRef
 from composer_plugin_ray.config import RayConfig
 from composer_plugin_ray.weights.publisher import WeightPublisher
@@ -69,8 +69,11 @@ class Sender:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _committed(self) -> Iterable[int]:
-        commit = RunDir(self._run_dir).read_json("commit.json")
-        return () if commit is None else (int(commit["weights"]["version"]),)
+        try:
+            commit = json.loads((self._run_dir / "commit.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return ()
+        return (int(commit["weights"]["version"]),)
 
 
 class Taker:
