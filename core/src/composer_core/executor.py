@@ -24,10 +24,38 @@ from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, Trace, T
 
 __all__ = [
     "InProcessExecutor",
+    "LoopLag",
     "result_of",
 ]
 
 LAG_PROBE_S = 0.05
+
+
+class LoopLag:
+    """How late a timer fires on this event loop: what anything else on it waits for."""
+
+    def __init__(self) -> None:
+        self._lags_s: deque[float] = deque(maxlen=4096)
+        self._probe: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._probe = asyncio.create_task(self._measure())
+
+    def p99_ms(self) -> float:
+        lags = sorted(self._lags_s)
+        return lags[min(len(lags) - 1, int(len(lags) * 0.99))] * 1e3 if lags else 0.0
+
+    def stop(self) -> None:
+        """Safe twice."""
+        if self._probe:
+            self._probe.cancel()
+            self._probe = None
+
+    async def _measure(self) -> None:
+        while True:
+            due = time.perf_counter() + LAG_PROBE_S
+            await asyncio.sleep(LAG_PROBE_S)
+            self._lags_s.append(max(0.0, time.perf_counter() - due))
 
 
 class InProcessExecutor:
@@ -40,12 +68,11 @@ class InProcessExecutor:
         self._get = build.get
         self._max_concurrent = config.max_concurrent
         self._gate = asyncio.Semaphore(config.max_concurrent)
-        self._lags_s: deque[float] = deque(maxlen=4096)
-        self._probe: asyncio.Task[None] | None = None
+        self._lag = LoopLag()
         self._episodes = 0
 
     async def start(self) -> None:
-        self._probe = asyncio.create_task(self._measure_lag())
+        self._lag.start()
 
     def trainer(self) -> Trainer:
         made: Trainer = self._get("trainers")
@@ -76,22 +103,16 @@ class InProcessExecutor:
         await self._parts.samplers["policy"].load(weights, self._run_dir / weights.uri)
 
     def stats(self) -> Mapping[str, float]:
-        lags = sorted(self._lags_s)
-        lag = lags[min(len(lags) - 1, int(len(lags) * 0.99))] if lags else 0.0
         sampler = {f"sampler/{name}": value for name, value in self._parts.samplers["policy"].stats().items()}
-        return {"episodes": self._episodes, "loop_lag_p99_ms": lag * 1e3, **sampler, **self._parts.sandboxes.stats()}
+        return {
+            "episodes": self._episodes,
+            "loop_lag_p99_ms": self._lag.p99_ms(),
+            **sampler,
+            **self._parts.sandboxes.stats(),
+        }
 
     async def close(self) -> None:
-        if self._probe:
-            self._probe.cancel()
-            self._probe = None
-
-    async def _measure_lag(self) -> None:
-        """How late a timer fires: what anything else on this loop waits for."""
-        while True:
-            due = time.perf_counter() + LAG_PROBE_S
-            await asyncio.sleep(LAG_PROBE_S)
-            self._lags_s.append(max(0.0, time.perf_counter() - due))
+        self._lag.stop()
 
 
 def result_of(trace: Trace, ref: TraceRef | None = None) -> EpisodeResult:

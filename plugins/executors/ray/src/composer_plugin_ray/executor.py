@@ -16,6 +16,7 @@ from composer_core import BuildContext
 from composer_core.episode import fault_of
 from composer_core.errors import ComposerError, SandboxError, WorkLost
 from composer_core.events import FaultRecorded
+from composer_core.executor import LoopLag
 from composer_core.protocols import Trainer
 from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, SlotKey, Verdict, WeightsRef
 from composer_plugin_ray.blueprint import Blueprint
@@ -59,8 +60,10 @@ class RayExecutor:
         self._lost: set[SlotKey] = set()
         self._figures = Figures(build.emit)
         self._counts: Counter[str] = Counter()
+        self._lag = LoopLag()
 
     async def start(self) -> None:
+        self._lag.start()
         await self._erase_tapes()
         await self._cluster.open()
         self._blueprint = Blueprint.of(self._build)
@@ -230,10 +233,18 @@ class RayExecutor:
         told |= {f"environment/{name}/pid": float(pid) for name, pid in self._server_ids.items()}
         told |= {f"{name.partition('-')[0]}/{name}/episodes": float(load) for name, load in loads.items()}
         counts = {name: float(count) for name, count in self._counts.items()}
-        return {**self._figures.stats(), **self._sender.stats(), **counts, "in_flight": float(self._in_flight), **told}
+        return {
+            **self._figures.stats(),
+            **self._sender.stats(),
+            **counts,
+            "loop_lag_p99_ms": self._lag.p99_ms(),
+            "in_flight": float(self._in_flight),
+            **told,
+        }
 
     async def close(self) -> None:
         """Sandboxes first, so workers before all."""
+        self._lag.stop()
         for line in self._lines.values():
             await line.close()
         timeout_s = self._config.close_timeout_s

@@ -113,7 +113,8 @@ class RolloutWorker:
         now = time.perf_counter()
         if not self._running or now - self._fresh >= FRESH_S:
             found = self._executor.stats()
-            self._stats = {name: value for name, value in found.items() if not name.startswith("sampler/")}
+            told = {name: value for name, value in found.items() if not name.startswith("sampler/")}
+            self._stats = {"worker_loop_lag_p99_ms": told.pop("loop_lag_p99_ms"), **told}
             self._fresh = now
         self._notes += 1
         events, self._events = self._events, []
