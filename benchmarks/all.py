@@ -18,6 +18,7 @@ FOLDER = Path(__file__).resolve().parent
 SCRIPTS = (
     "help_time",
     "control_plane",
+    "ray_executor",
     "simulation",
     "asynchrony",
     "sandboxes",

@@ -14,6 +14,7 @@ import pytest
 SCRIPTS = (
     "help_time",
     "control_plane",
+    "ray_executor",
     "simulation",
     "asynchrony",
     "sandboxes",
