@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from safetensors.torch import load_file
 
 from composer_core import RendererSpec, RewardSpec, hookimpl
 from composer_core.assembly import Assembly
@@ -173,6 +174,24 @@ def test_experts_shifted_by_one_token_are_seen_at_once(replayed, tmp_path):
     assert asyncio.run(score(0)) <= 1e-4
     assert asyncio.run(score(1)) > 1e-2
     assert asyncio.run(score(-1)) > 1e-2
+
+
+# --- weights in 16 bits -------------------------------------------------------------------------------------------
+
+
+def test_a_sampler_given_16_bits_of_each_weight_agrees_with_a_trainer_that_keeps_fp32_masters(tmp_path):
+    data = run_file(router_replay=True)
+    data["trainer"] = {"use": "policy/policy", "published": "bf16"}
+    ran = Ran(tmp_path / "run", data)
+    told = [step for step in ran.steps if step["parity_tokens"]]
+    assert told and all(step["parity_p999"] <= 1e-5 for step in ran.steps if "parity_p999" in step)
+    assert all(step["route_disagreement_share"] <= 1e-3 for step in told)
+    commit = RunDir(ran.folder).last_commit()
+    published = load_file(ran.folder / commit.weights.uri)
+    masters = load_file(ran.folder / f"checkpoints/{commit.number}/weights.safetensors")
+    assert all(tensor.dtype is torch.bfloat16 for tensor in published.values())
+    assert all(tensor.bfloat16().equal(published[name]) for name, tensor in masters.items())
+    assert any(not tensor.equal(published[name].float()) for name, tensor in masters.items()), "rounding took something"
 
 
 # --- swaps in flight ------------------------------------------------------------------------------------------------
