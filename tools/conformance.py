@@ -257,9 +257,10 @@ page says what it was tried against.
 """
 TAIL = """
 ## Your own sandboxes
-The suites are public: subclass `CommandContract` (C1 to C14, with `OptionalContract`'s C5, C12 and C13), `VerdictContract` (C8, S1 to S4, S6, S7),
-`HonestyContract` (S8), `ReplayContract` (C16) and `ChurnContract` (C15) of `composer_testing.contracts` and name
-your record. What your record does not declare must be refused, what it declares is tried.
+The suites are public: subclass `CommandContract` (C1 to C14; `OptionalContract` has C5, C12 and C13),
+`VerdictContract` (C8, S1 to S4, S6, S7), `HonestyContract` (S8), `ReplayContract` (C16) and `ChurnContract` (C15) of
+`composer_testing.contracts` and name your record. What your record does not declare must be refused, what it declares
+is tried.
 
 ## One trace everywhere
 A scripted episode calls every tool, runs a test that fails and one that passes, and meets errors, limits, signals,
