@@ -199,7 +199,7 @@ def bound_s(trained: Sequence[str], seed: int, steps: int, turns: int, train_s: 
     return max(trainer_s, sum(worked_s) / PLACES + train_s)
 
 
-POLICIES = {
+POLICIES: dict[str, dict[str, Any]] = {
     "drop": {"staleness": "drop"},
     "oversample 1": {"oversample": 1},
     "wait": {},

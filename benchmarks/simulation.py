@@ -9,9 +9,9 @@ stragglers are in every figure.
 
 A decision is a slot issued and placed, a report taken in, or a step given out; its cost is time of the processor and
 holds the simulation's own event queue; garbage is collected as often as `composer-run` has it. Memory is the growth of
-the process's resident set while everything comes in flight. Loads of workers and replicas are looked at throughout the run whenever all places are taken, and the worst of
-all looks is told, as a share of the mean: a node that has come back is empty for a while, so others hold more. A group
-waits from the end of its last member to its step.
+the process's resident set while everything comes in flight. Loads of workers and replicas are looked at throughout the
+run whenever all places are taken, and the worst of all looks is told, as a share of the mean: a node that has come back
+is empty for a while, so others hold more. A group waits from the end of its last member to its step.
 
     python benchmarks/simulation.py [--quick]
 """
@@ -27,6 +27,7 @@ import pstats
 import random
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from attrs import Factory, define, field
@@ -211,7 +212,7 @@ def main() -> int:
         fleets[episodes] = Fleet(episodes, total)
         return 1e6 * fleets[episodes].run()
 
-    found = alternate({str(size): (lambda size=size: cost(size)) for size in sizes}, repeats)
+    found = alternate({str(size): partial(cost, size) for size in sizes}, repeats)
     micros = {size: min(found[str(size)]) for size in sizes}
     last = fleets[sizes[-1]]
     started = time.process_time()

@@ -109,6 +109,12 @@ def test_router_replay_is_refused_where_model_sampler_or_trainer_lack_their_part
     assert {"model.routes", "sampler.routes", "trainer.routes"} <= set(lacking)
 
 
+def test_oversampling_is_refused_where_the_machines_pace_may_not_decide():
+    told = [one for one in _problems("stages.rl.oversample=1") if "stages.rl.oversample:" in one]
+    assert "the machine's pace" in told[0]
+    checked("--set", "stages.rl.oversample=1", "--set", "deterministic=false")
+
+
 def _problems(*overrides):
     with pytest.raises(CheckError) as caught:
         checked(*(part for text in overrides for part in ("--set", text)))

@@ -105,6 +105,113 @@ def test_a_lost_worker_costs_no_refill_and_keeps_the_noise():
     assert ledger.issue() == [first]
 
 
+def test_a_slot_that_is_lost_too_often_is_void_for_that_cause_and_then_spends_refills():
+    ledger = make(groups_per_step=1, max_losses=2, refills=1)
+    (first, _) = ledger.issue()
+    for _ in range(2 + 1):
+        ledger.lose(first.group, first.slot)
+        assert ledger.issue() == [first]
+    assert (ledger.counters["lost"], ledger.counters["void/lost"]) == (3, 1)
+    ledger.lose(first.group, first.slot)
+    assert ledger.counters["void/lost"] == 2
+    assert ledger.counters["dropped/void"] == 1, "a task that always kills its process is given up"
+
+
+def test_losses_of_a_slot_are_remembered_by_a_commit():
+    ledger = make(groups_per_step=1, max_losses=1)
+    (first, _) = ledger.issue()
+    ledger.lose(first.group, first.slot)
+    resumed = make(groups_per_step=1, max_losses=1)
+    resumed.restore(json.loads(json.dumps(ledger.to_json())))
+    resumed.issue()
+    resumed.lose(first.group, first.slot)
+    assert resumed.counters["void/lost"] == 1
+
+
+def test_a_group_that_cannot_be_trained_any_more_is_dropped_at_once_and_its_episodes_are_abandoned():
+    ledger = make(groups_per_step=1, group_size=4, min_valid=3, refills=0)
+    issues = ledger.issue()
+    ledger.finish(0, 0, SlotResult(True, 1.0, oldest_version=0, tokens=7))
+    ledger.finish(0, 1, SlotResult(False, cause="host"))
+    assert ledger.abandoned == []
+    ledger.finish(0, 2, SlotResult(False, cause="host"))
+    assert ledger.abandoned == [(0, 3)]
+    assert (ledger.counters["cancelled"], ledger.counters["dropped_tokens"]) == (1, 7)
+    ledger.finish(0, 3, SlotResult(True, 1.0, oldest_version=0, tokens=5))
+    assert (ledger.counters["late_results"], ledger.counters["dropped_tokens"]) == (1, 12)
+    assert len(issues) == 4
+
+
+def test_no_more_is_issued_than_there_is_room_and_a_group_is_admitted_when_its_turn_comes():
+    ledger = make(steps=10, groups_per_step=2, group_size=4, max_staleness=1)
+    first = ledger.issue(6)
+    assert [(issue.group, issue.slot) for issue in first] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+    assert ledger.admitted == 2
+    assert ledger.issue(0) == []
+    ledger.lose(0, 2)
+    again = ledger.issue(2)
+    assert [(issue.group, issue.slot) for issue in again] == [(0, 2), (1, 2)], "what was begun comes first"
+    assert [len(ledger.issue(room)) for room in (1, 4, 100)] == [1, 4, 4]
+    assert ledger.admitted == 4
+
+
+def test_oversampling_drops_the_groups_that_would_be_waited_for():
+    ledger = make(steps=2, groups_per_step=2, oversample=1)
+    issues = ledger.issue()
+    assert len(issues) == 6
+    solve(ledger, [issue for issue in issues if issue.group != 0])
+    assert [group.number for group in ledger.take()] == [1, 2]
+    assert sorted(ledger.abandoned) == [(0, 0), (0, 1)]
+    assert ledger.counters["dropped/oversampled"] == 1
+    assert ledger.issue() == [], "no group of this version could still be trained"
+    ledger.applied()
+    assert len(ledger.issue()) == 6, "the last step has one to spare, too"
+
+
+def test_without_oversampling_the_same_group_is_waited_for():
+    ledger = make(steps=2, groups_per_step=2)
+    issues = ledger.issue()
+    solve(ledger, [issue for issue in issues if issue.group != 0])
+    assert ledger.take() is None
+    assert ledger.abandoned == []
+
+
+def test_groups_that_have_all_ended_at_once_are_no_deadlock_under_oversampling():
+    ledger = make(steps=2, groups_per_step=2, oversample=1)
+    solve(ledger, ledger.issue())
+    assert [group.number for group in ledger.take()] == [0, 1]
+    assert ledger.counters["dropped/oversampled"] == 1
+
+
+def test_where_stale_groups_are_dropped_one_stale_member_is_enough():
+    ledger = make(steps=10, groups_per_step=1, max_staleness=0, staleness="drop", group_size=3)
+    issues = ledger.issue()
+    ledger.version = 3
+    ledger.finish(0, 0, SlotResult(True, 1.0, oldest_version=2))
+    assert ledger.counters["dropped/stale"] == 1
+    assert ledger.abandoned == [(0, 1), (0, 2)]
+    assert len(issues) == 3
+
+
+def test_the_table_tells_what_is_where():
+    ledger = make(steps=4, groups_per_step=1, group_size=2, max_staleness=1)
+    issues = ledger.issue()
+    solve(ledger, issues[:2])
+    ledger.take()
+    ledger.applied()
+    ledger.issue()
+    ledger.finish(1, 0, SlotResult(False, cause="sandbox"))
+    ledger.finish(1, 1, SlotResult(True, 1.0, oldest_version=1))
+    ledger.lose(2, 0)
+    table = json.loads(json.dumps(ledger.table()))
+    assert table["slots"] == {"pending": 2, "running": 1, "valid": 1, "void": 0}
+    assert table["groups"] == {"open": 2, "ended": 0, "training": 0}
+    assert table["versions"] == {"0": 1, "1": 1}
+    assert table["staleness"] == {"0": 1}
+    assert table["voids"] == {"sandbox": 1}
+    assert (table["lost"], table["trained_groups"], table["valid"]) == (1, 1, 3)
+
+
 def test_slow_groups_are_waited_for_rather_than_trained_too_stale():
     ledger = make(steps=10, groups_per_step=1, group_size=2, max_staleness=1)
     slow, fast = ledger.issue()[:2], ledger.issue
@@ -158,8 +265,9 @@ class LedgerMachine(RuleBasedStateMachine):
         flat=st.booleans(),
         policy=st.sampled_from(["wait", "drop"]),
         in_order=st.booleans(),
+        oversample=st.sampled_from([0, 0, 1, 3]),
     )
-    def begin(self, staleness, groups, size, flat, policy, in_order):
+    def begin(self, staleness, groups, size, flat, policy, in_order, oversample):
         self.fields = {
             "steps": 6,
             "groups_per_step": groups,
@@ -170,6 +278,8 @@ class LedgerMachine(RuleBasedStateMachine):
             "refills": 1,
             "max_voids_in_a_row": 10_000,
             "in_order": in_order,
+            "oversample": 0 if in_order else oversample,
+            "max_losses": 3,
         }
         self.ledger = make(**self.fields)
         self.running = []
@@ -179,9 +289,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.journal = []
         self.batch = None
 
-    @rule()
-    def issue(self):
-        for issue in self.ledger.issue():
+    @rule(room=st.sampled_from([1, 2, 3, 5, 100]))
+    def issue(self, room):
+        issues = self.ledger.issue(room)
+        assert len(issues) <= room
+        for issue in issues:
             key = (issue.group, issue.slot)
             assert self.noise.setdefault(key, (issue.task_id, issue.attempt)) == (issue.task_id, issue.attempt)
             self.running.append((issue, self.ledger.version))
@@ -191,6 +303,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), reward=st.sampled_from([0.0, 1.0]), kind=st.sampled_from(["valid"] * 6 + ["void", "lost"]))
     def report(self, data, reward, kind):
         issue, version = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        if kind != "valid" and data.draw(st.booleans()):
+            self.running.append((issue, version))  # whoever was given up answers after all
         if kind == "lost":
             self.ledger.lose(issue.group, issue.slot)
         elif kind == "void":

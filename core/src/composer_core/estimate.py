@@ -105,7 +105,10 @@ def inprocess(config: InProcessConfig, run: RunView) -> Footprint:
     """Of `core/inprocess`: episodes while they run, their windows half full."""
     stages = [choice.stage for choice in run.config.stages]
     rolled = [stage.episodes for stage in stages if isinstance(stage, SftStage)]
-    rolled += [stage.groups_per_step * stage.group_size for stage in stages if isinstance(stage, RlStage)]
+    for stage in stages:
+        if isinstance(stage, RlStage):  # as many groups live as the ledger admits
+            live = (stage.max_staleness + 1) * stage.groups_per_step + stage.oversample
+            rolled.append(live * stage.group_size)
     evaluated = sum(set_.tasks * set_.attempts for set_ in run.config.evaluations)
     at_once = min(config.max_concurrent, max([*rolled, evaluated]))
     each = 2 * TRACE_BYTES + GROWING_TOKEN_BYTES * context_tokens(run.config) // 2

@@ -74,11 +74,6 @@ class LedgerConfig:
         return max(2, self.group_size if self.min_valid is None else self.min_valid)
 
     @property
-    def flat_refills(self) -> int:
-        """Groups of equal rewards that are replaced, for each step."""
-        return self.groups_per_step if self.refill_flat_groups else 0
-
-    @property
     def capacity(self) -> int:
         """Live groups at most."""
         return (self.max_staleness + 1) * self.groups_per_step + self.oversample
@@ -267,7 +262,9 @@ class Ledger:
             self._drop(group, "dropped/void")
         elif self._stale(group):
             self._drop(group, "dropped/stale")
-        elif ended and self._flat_refills < self.config.flat_refills and group.flat():
+        elif (
+            ended and self._flat_refills < self.config.refill_flat_groups * self.config.groups_per_step and group.flat()
+        ):
             self._flat_refills += 1
             self._drop(group, "dropped/flat")
 

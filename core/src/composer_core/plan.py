@@ -106,7 +106,7 @@ def stage_row(stage: Stage, config: RunConfig, settings: Any) -> dict[str, Any]:
     if isinstance(stage, SftStage):
         each = f"{stage.batch_episodes} demonstrations of {stage.sampler}"
         return row | {"each": each, "episodes": stage.episodes, "tokens": stage.episodes * limit}
-    episodes = stage.steps * stage.groups_per_step * stage.group_size
+    episodes = stage.steps * (stage.groups_per_step + stage.oversample) * stage.group_size
     each = f"{stage.groups_per_step} groups of {stage.group_size}"
     return row | {"each": each, "episodes": episodes, "tokens": episodes * limit}
 

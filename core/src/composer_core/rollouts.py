@@ -357,6 +357,8 @@ class RlLoop:
             "best_of_group": statistics.mean([max(row) for row in rewards if row]),
             "flat_share": statistics.mean([float(len(set(row)) <= 1) for row in rewards]),
             "void_share": counters["void"] / max(1, ended),
+            "dropped_tokens": float(counters["dropped_tokens"]),
+            "lost": float(counters["lost"]),
             "episodes_per_s": self._ended / max(1e-9, time.perf_counter() - self._last_step),
             **means(valid),
         }
