@@ -8,9 +8,12 @@ import json
 import math
 import os
 import signal
+from pathlib import Path
 from typing import ClassVar
 
+import fsspec
 from attrs import evolve, field, frozen
+from fsspec.implementations.local import LocalFileSystem
 
 from composer_core import Column, ContextSpec, SamplerSpec, SandboxSpec, hookimpl
 from composer_core.noise import uniform
@@ -76,6 +79,29 @@ def sampler(config, build):
 
     learner = LearnerConfig(looks=config.looks, turn_s=config.turn_s)
     return NotANumber(learner, build.get("renderers"), build.get("tokenizer"))
+
+
+class Damaging(LocalFileSystem):
+    """`damaging:///folder`: a disk that gives every difference to the third version back with a bit turned."""
+
+    protocol = "damaging"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("damaging://"))
+
+    def unstrip_protocol(self, name):
+        return f"damaging://{name}"
+
+    def get_file(self, path1, path2, **more):
+        super().get_file(path1, path2, **more)
+        if path1.endswith(".delta") and Path(path1).name.startswith("2-"):
+            data = bytearray(Path(path2).read_bytes())
+            data[len(data) // 2] ^= 1
+            Path(path2).write_bytes(data)
+
+
+fsspec.register_implementation("damaging", Damaging, clobber=True)
 
 
 def reading(config, build):

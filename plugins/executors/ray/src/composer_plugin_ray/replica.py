@@ -26,8 +26,7 @@ class SamplerReplica:
     """Serves generations; `load` swaps weights between decode steps."""
 
     def __init__(self, blueprint: Blueprint, rank: int, store: str) -> None:
-        self._blueprint, self._rank = blueprint, rank
-        self._taker = Taker(store, blueprint.run_dir, rank)
+        self._blueprint, self._rank, self._store = blueprint, rank, store
         self._desk = Desk({"generate": self._generate, "release": self._release}, self._note)
         self._notes = 0
         self._sessions: dict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -42,6 +41,7 @@ class SamplerReplica:
         stand_ins = {name: _Absent() for name in light}
         self._assembly = self._blueprint.open("sampler", self._rank, samplers=stand_ins)
         self._samplers: Mapping[str, Sampler] = self._assembly.get("samplers")
+        self._taker = Taker(self._store, self._blueprint.run_dir, self._rank)
 
     async def load(self, weights: WeightsRef) -> None:
         """Every generation that starts from now on is of `weights`."""

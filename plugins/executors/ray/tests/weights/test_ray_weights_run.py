@@ -34,3 +34,12 @@ def test_a_replica_that_joins_late_loads_the_published_version_out_of_the_chain(
     assert (store / f"{committed}.json").exists()
     assert not (made.folder / "shipping").exists()
     assert not [*Path(tempfile.gettempdir()).glob(f"composer-weights-*-{run_digest(made.folder)}-*")]
+
+
+def test_a_difference_that_the_store_damages_is_refused_and_its_version_sent_whole(run, undisturbed, tmp_path):
+    made = run(f"executor.weights_store=damaging://{tmp_path}/store", "sampler.use=mishaps/reading").start().finish()
+    assert made.weights() == undisturbed.weights()
+    rows = loaded(made)
+    assert all(row["right"] for row in rows)
+    assert {row["base"] for row in rows if row["version"] == 2} == {None}
+    assert {row["base"] for row in rows if row["version"] in (1, 3)} == {0, 2}
