@@ -48,6 +48,9 @@ class World:
         """Traces that a step was made of."""
         self.now = self.most = 0
         self.cancelled: list[str] = []
+        self.steps: list[StepStats] = []
+        self.tokens: dict[str, int] = {}
+        """Sampled in an episode of a group; those that take long are long."""
 
     def places(self) -> int:
         return self._places
@@ -67,8 +70,11 @@ class World:
         if how != "solved":
             return EpisodeResult(request.key, request.group, None, Verdict(Outcome.VOID, how))
         trace = make_trace(request.key, solved=True, version=0)
+        trace = trace if rounds > 50 else attrs.evolve(trace, turns=trace.turns[:2])
+        self.tokens[request.group] = trace.sampled_tokens()
         self.files[request.key.episode_id] = encode(trace)
-        return EpisodeResult(request.key, request.group, TraceRef(request.key.episode_id, ""), trace.verdict, reward=1)
+        ref, stats = TraceRef(request.key.episode_id, ""), {"tokens": float(trace.sampled_tokens())}
+        return EpisodeResult(request.key, request.group, ref, trace.verdict, reward=1, stats=stats)
 
     def get(self, uri: str) -> bytes:
         self.read[uri] += 1
@@ -99,10 +105,10 @@ class World:
         )
         ledger = ledger_for(stage, TASKS, seed=1, deterministic=False)
 
-        async def nothing(stats: StepStats) -> None:
-            pass
+        async def keep(stats: StepStats) -> None:
+            self.steps.append(stats)
 
-        asyncio.run(RlLoop(parts, ledger, nothing).run())
+        asyncio.run(RlLoop(parts, ledger, keep).run())
         return ledger
 
 
@@ -161,6 +167,19 @@ def test_slow_groups_are_cancelled_where_more_are_sampled_than_needed() -> None:
     ledger = world.run(stage)
     assert set(world.cancelled) >= slow
     assert ledger.counters["trained_groups"] == stage.steps * stage.groups_per_step
+
+
+def test_where_long_episodes_are_dropped_the_lengths_generated_and_trained_say_so() -> None:
+    stage = attrs.evolve(STAGE, steps=30, staleness="drop", max_staleness=1, groups_per_step=1)
+    world = World(ends=lambda request: ("solved", 100 if request.group == "rl:0" else 1))
+    ledger = world.run(stage)
+    assert ledger.counters["dropped/stale"] == 1
+    metrics = [stats.metrics for stats in world.steps]
+    long, short = world.tokens["rl:0"], world.tokens["rl:1"]
+    assert long > short
+    assert max(step["tokens_p99_generated"] for step in metrics if "tokens_p99_generated" in step) == long
+    assert max(step["tokens_p99_trained"] for step in metrics) == short
+    assert metrics[-1]["dropped_tokens"] == 3 * long
 
 
 def test_an_executor_that_cancels_an_episode_by_itself_has_lost_it() -> None:

@@ -112,6 +112,8 @@ class RlLoop:
     _began: float = field(factory=time.perf_counter)
     _ended: int = 0
     """Episodes that ended in this process since the last step."""
+    _lengths: list[float] = field(factory=list)
+    """Tokens of the valid ones among them."""
     _done: Counter[str] = field(factory=Counter)
     """Episodes that ended in this process, and their tokens."""
     _rates: deque[tuple[float, int, int]] = field(factory=lambda: deque(maxlen=RATE_TICKS))
@@ -201,6 +203,8 @@ class RlLoop:
             return
         result: EpisodeResult = ended.result()
         self._ended += 1
+        if result.verdict.valid:
+            self._lengths.append(result.stats.get("tokens", 0.0))
         self._done.update(episodes=1, tokens=int(result.stats.get("tokens", 0)))
         self.parts.emit(EpisodeEnded(result=result, purpose=self.parts.stage.name))
         for fault in result.faults:
@@ -269,7 +273,7 @@ class RlLoop:
             "step_s": time.perf_counter() - self._last_step,
             "skipped": float(stats.skipped),
         }
-        self._last_step, self._ended = time.perf_counter(), 0
+        self._last_step, self._ended, self._lengths = time.perf_counter(), 0, []
         return attrs.evolve(stats, metrics=metrics)
 
     async def _scored(self, groups: list[Group]) -> tuple[list[Group], list[list[Trace]], list[list[float]]]:
@@ -359,9 +363,17 @@ class RlLoop:
             "void_share": counters["void"] / max(1, ended),
             "dropped_tokens": float(counters["dropped_tokens"]),
             "lost": float(counters["lost"]),
+            **_spread("generated", self._lengths),
+            **_spread("trained", [result.stats.get("tokens", 0.0) for result in valid]),
             "episodes_per_s": self._ended / max(1e-9, time.perf_counter() - self._last_step),
             **means(valid),
         }
+
+
+def _spread(name: str, lengths: Sequence[float]) -> dict[str, float]:
+    """Tokens an episode by percentile: where those trained are shorter than those generated, long ones were dropped."""
+    ordered = sorted(lengths)
+    return {f"tokens_p{share}_{name}": ordered[len(ordered) * share // 100] for share in (10, 50, 90, 99) if ordered}
 
 
 def slot_result(result: EpisodeResult) -> SlotResult:
