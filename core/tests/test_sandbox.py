@@ -20,7 +20,7 @@ from composer_core.errors import (
 )
 from composer_core.protocols import Changes, ExecRequest, ExecResult, Forks, TemplateSpec
 from composer_core.sandbox import TRIES, CallLimits, Sandbox, Sandboxes
-from composer_core.trees import Tree, TreeRef
+from composer_core.trees import File, Patch, Tree, TreeRef
 from composer_core.types import TaskView
 from composer_testing.fakes.sandbox import MemoryProvider, MemorySandbox
 
@@ -60,6 +60,20 @@ def test_a_patch_by_listing_equals_the_patch_by_changes() -> None:
         await full.apply(await plain.patch())
         assert await full.patch() == await plain.patch()
         assert [file.path for file in (await plain.patch()).writes] == ["a.txt", "new/file"]
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("command", ["rm", "chmod"])
+def test_a_patch_that_a_command_cannot_lay_down_is_an_error(command: str) -> None:
+    refuses = {command: lambda files, argv, stdin: ExecResult("exited", 1, stderr=b"not permitted\n")}
+    patch = Patch((File("run.sh", b"", executable=True),), deletes=("a.txt",))
+
+    async def whole() -> None:
+        sandbox = await node(MemoryProvider(refuses))[1].create(VIEW)
+        with pytest.raises(BackendError, match=f"{command} failed") as caught:
+            await sandbox.apply(patch)
+        assert caught.value.fields["found"] == "not permitted"
 
     asyncio.run(whole())
 

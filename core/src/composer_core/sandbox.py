@@ -220,17 +220,19 @@ class Sandbox:
             return None
 
     async def apply(self, patch: Patch) -> None:
-        """Lay a patch over the workspace; a backend removes files by command."""
-        for start in range(0, len(patch.deletes), 200):
-            result = await self.exec(["rm", "-f", "--", *patch.deletes[start : start + 200]])
-            if result.status != "exited" or result.exit_code:
-                text = result.stderr.decode(errors="replace").strip()
-                raise BackendError("a patch's deletions could not be applied", who=self.plugin, found=text)
+        """Lay a patch over the workspace; a backend removes files, and makes them executable, by command."""
+        await self._each(("rm", "-f", "--"), patch.deletes)
         for file in patch.writes:
             await self.write(file.path, file.data)
-        scripts = [file.path for file in patch.writes if file.executable]
-        if scripts:
-            await self.exec(["chmod", "+x", "--", *scripts])
+        await self._each(("chmod", "+x", "--"), [file.path for file in patch.writes if file.executable])
+
+    async def _each(self, words: Sequence[str], paths: Sequence[str]) -> None:
+        """A command on so many paths at a time as a command line holds."""
+        for start in range(0, len(paths), 200):
+            result = await self.exec([*words, *paths[start : start + 200]])
+            if result.status != "exited" or result.exit_code:
+                text = result.stderr.decode(errors="replace").strip()
+                raise BackendError(f"a patch could not be applied: {words[0]} failed", who=self.plugin, found=text)
 
     # --- optional capabilities --------------------------------------------------------------------------------
 
