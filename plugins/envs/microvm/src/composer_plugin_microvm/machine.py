@@ -86,7 +86,19 @@ class Machine:
         await asyncio.wait_for(self.channel.hold(), HOLD_S)
 
     async def capture(self) -> Capture:
-        """Its state now, at a moment when nothing is being said; it goes on when that is taken."""
+        """Its state now, at a moment when nothing is being said; it goes on when that is taken.
+
+        Cancelling waits for that: a machine left standing would look as if its workload had broken it.
+        """
+        taken = asyncio.ensure_future(self._capture())
+        try:
+            return await asyncio.shield(taken)
+        except asyncio.CancelledError:
+            taken.add_done_callback(_drop)
+            await asyncio.wait([taken])
+            raise
+
+    async def _capture(self) -> Capture:
         async with self._capturing:
             try:
                 await self.hold()
