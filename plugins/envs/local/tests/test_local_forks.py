@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from composer_core.errors import NoCapacity
-from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateSpec
+from composer_core.errors import NoCapacity, TemplateMissing
+from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateRef, TemplateSpec
 from composer_core.trees import Tree
 from composer_plugin_local.config import NamespacesConfig
 from composer_plugin_local.keeper.layers import LEVELS
@@ -241,3 +241,41 @@ def test_what_the_store_cannot_hold_is_no_capacity_and_the_parent_goes_on() -> N
         assert await child.read("kept", 10) == b"kept\n"
 
     act(action, store_bytes=16 << 20)
+
+
+@pytest.mark.parametrize("call", ["create", "fork"])
+def test_what_is_made_for_a_caller_that_gave_up_is_destroyed(call: str) -> None:
+    async def action(sandbox: NamespacesSandbox, provider: NamespacesProvider) -> None:
+        source = await provider.prepare(SPEC, TREE)
+        for after_s in (0.0, 0.0005, 0.002):
+            making = asyncio.ensure_future(provider.create(source, 3) if call == "create" else sandbox.fork(3))
+            await asyncio.sleep(after_s)
+            making.cancel()
+            await asyncio.wait([making])
+            for child in () if making.cancelled() else making.result():
+                await child.backend.destroy()
+        for _ in range(100):
+            if (await stats(provider))["sandboxes"] == 1:
+                break
+            await asyncio.sleep(0.02)
+        assert (await stats(provider))["sandboxes"] == 1
+
+    act(action)
+
+
+def test_a_provider_that_is_closed_while_its_keeper_starts_leaves_none() -> None:
+    def children() -> set[str]:
+        return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+
+    async def whole(after_s: float) -> None:
+        before, provider = children(), NamespacesProvider()
+        preparing = asyncio.ensure_future(provider.prepare(SPEC, TREE))
+        await asyncio.sleep(after_s)
+        await provider.close()
+        await asyncio.gather(preparing, return_exceptions=True)
+        assert children() == before
+        with pytest.raises(TemplateMissing):
+            await provider.create(TemplateRef("any"))
+
+    for after_s in (0.0, 0.01, 0.03, 0.06, 0.1):
+        asyncio.run(whole(after_s))

@@ -9,6 +9,7 @@ import asyncio
 import json
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,32 +59,45 @@ class Keeper(asyncio.Protocol):
         self._pending: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
         self._number = 0
         self._lost: str | None = None
+        self._unwanted: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def start(cls, settings: dict[str, Any]) -> Keeper:
         """Raises ConfigError when this machine cannot offer the namespaces."""
         self = cls()
+        try:
+            header = await self._begin(settings)
+        except SandboxUnreachable as error:
+            found = await self._last_words()
+            await self.close()
+            raise ConfigError("sandboxes of local/namespaces cannot be made here", found=found, fix=FIX) from error
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        self.counts_memory = header["limits"] == "cgroups"
+        return self
+
+    async def _begin(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """What the keeper says first."""
         ours, theirs = socket.socketpair()
         roots = [str(Path(file).resolve().parents[up]) for file, up in ((__file__, 1), (agent.__file__, 2))]
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[tuple[dict[str, Any], bytes]] = loop.create_future()
         self._pending[0] = ready
-        with theirs:
-            arguments = json.dumps({**settings, "socket": theirs.fileno()})
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", "-B", "-c", START.format(roots=roots), arguments,
-                stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, pass_fds=[theirs.fileno()],
-                start_new_session=True, cwd="/", env={"LANG": "C.UTF-8"},
-            )  # fmt: skip
-        await loop.create_connection(lambda: self, sock=ours)
         try:
-            header, _ = await ready
-        except SandboxUnreachable as error:
-            found = await self._last_words()
-            await self.close()
-            raise ConfigError("sandboxes of local/namespaces cannot be made here", found=found, fix=FIX) from error
-        self.counts_memory = header["limits"] == "cgroups"
-        return self
+            with theirs:
+                arguments = json.dumps({**settings, "socket": theirs.fileno()})
+                self.process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-I", "-S", "-B", "-c", START.format(roots=roots), arguments,
+                    stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, pass_fds=[theirs.fileno()],
+                    start_new_session=True, cwd="/", env={"LANG": "C.UTF-8"},
+                )  # fmt: skip
+            await loop.create_connection(lambda: self, sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        header, _ = await ready
+        return header
 
     async def _last_words(self) -> str:
         assert self.process is not None and self.process.stderr is not None
@@ -120,6 +134,26 @@ class Keeper(asyncio.Protocol):
             raise ERRORS[header["error"]](header["message"])
         return header, body
 
+    async def make(self, op: str, **fields: Any) -> list[dict[str, str]]:
+        """Rows of the sandboxes that a request makes; they are destroyed if its caller is cancelled before."""
+        making = asyncio.ensure_future(self.ask(op, **fields))
+        try:
+            header, _ = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            ending = asyncio.ensure_future(self._end(making))
+            self._unwanted.add(ending)
+            ending.add_done_callback(self._unwanted.discard)
+            raise
+        rows: list[dict[str, str]] = header["children"]
+        return rows
+
+    async def _end(self, making: asyncio.Future[tuple[dict[str, Any], bytes]]) -> None:
+        with suppress(SandboxError):  # a keeper that is gone has taken them along
+            header, _ = await making
+            for row in header["children"]:
+                if "id" in row:
+                    await self.ask("destroy", id=row["id"])
+
     def network(self, sandbox_id: str) -> Network:
         async def ask(op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
             return await self.ask(op, data, id=sandbox_id, **fields)
@@ -136,6 +170,7 @@ class Keeper(asyncio.Protocol):
         self._lost = self._lost or "the provider was closed"
         if self._transport is not None:
             self._transport.close()
+        await asyncio.gather(*self._unwanted)
         for sandbox_id in list(self.networks):
             await self.leave_network(sandbox_id)
         process, self.process = self.process, None

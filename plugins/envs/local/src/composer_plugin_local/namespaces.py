@@ -108,8 +108,7 @@ class NamespacesProvider:
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
         if self._keeper is None:
             raise TemplateMissing(f"nothing was prepared here yet, {source.id!r} is unknown")
-        header, _ = await self._keeper.ask("create", source=source.id, count=n)
-        return _children(self._keeper, header["children"])
+        return _children(self._keeper, await self._keeper.make("create", source=source.id, count=n))
 
     async def attach(self, sandbox_id: str) -> NamespacesSandbox:
         keeper = await self._started()
@@ -117,8 +116,12 @@ class NamespacesProvider:
         return NamespacesSandbox(keeper, sandbox_id)
 
     async def close(self) -> None:
+        """Safe twice. What is being prepared is given up first, since it may be starting a keeper."""
+        preparing, self._prepared = list(self._prepared.values()), {}
+        for task in preparing:
+            task.cancel()
+        await asyncio.gather(*preparing, return_exceptions=True)
         keeper, self._keeper = self._keeper, None
-        self._prepared.clear()
         if keeper is not None:
             await keeper.close()
 
@@ -175,8 +178,7 @@ class NamespacesSandbox:
         return SnapshotRef(header["id"])
 
     async def fork(self, n: int) -> Children:
-        header, _ = await self._keeper.ask("fork", id=self.id, count=n)
-        return _children(self._keeper, header["children"])
+        return _children(self._keeper, await self._keeper.make("fork", id=self.id, count=n))
 
     async def changes(self, limit_bytes: int) -> Patch:
         header, body = await self._keeper.ask("changes", id=self.id, limit=limit_bytes)

@@ -56,13 +56,14 @@ class Command:
         done: Callable[..., None],
         shell: Shell | None = None,
     ) -> None:
+        """Raises OSError where there is no descriptor left."""
         self.sandbox, self.slot, self.done, self.shell = sandbox, slot, done, shell
         self.started = time.monotonic()
         self.deadline = self.started + request["timeout_s"]
         self.timed_out = self.killed = False
         self.pidfd = -1
         cap = request["output_bytes"]
-        self.out, self.err, self.status = Stream(cap), Stream(cap), Stream(1 << 10)
+        self.out, self.err, self.status = _streams(cap, cap, 1 << 10)
         sandbox.commands.add(self)
 
     @property
@@ -147,3 +148,17 @@ class Command:
         if self.pidfd >= 0:
             os.close(self.pidfd)
         self.sandbox.commands.discard(self)
+
+
+def _streams(*caps: int) -> list[Stream]:
+    """All of them, or none."""
+    made: list[Stream] = []
+    try:
+        for cap in caps:
+            made.append(Stream(cap))
+    except OSError:
+        for stream in made:
+            os.close(stream.theirs)
+            stream.close()
+        raise
+    return made

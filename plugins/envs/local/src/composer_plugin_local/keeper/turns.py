@@ -103,11 +103,11 @@ class Turns:
         number = request["n"]
         try:
             room = sandbox.room_of(self.rooms)
+            command = Command(sandbox, slot, request, lambda reply, data=b"": self.reply(number, reply, data))
         except OSError as error:
             self._idle.append(slot)
             self.reply(number, {"error": "backend", "message": f"no room for a command: {error}"})
             return
-        command = Command(sandbox, slot, request, lambda reply, data=b"": self.reply(number, reply, data))
         self._watch(command)
         try:
             command.start(room, request, stdin)
@@ -120,7 +120,11 @@ class Turns:
         """Raises OSError."""
         room, slot = sandbox.room_of(self.rooms), self._slot()
         request = {**first, "argv": WORDS, "output_bytes": 0}
-        command = Command(sandbox, slot, request, lambda reply, data=b"": shell.ended(reply, data), shell)
+        try:
+            command = Command(sandbox, slot, request, lambda reply, data=b"": shell.ended(reply, data), shell)
+        except OSError:
+            slot.close()
+            raise
         self._watch(command)
         try:
             command.start(room, request, shell.theirs)
@@ -168,7 +172,7 @@ class Turns:
 
     def _from_slot(self, command: Command) -> None:
         message, fds = receive(command.slot.channel)
-        if message[:1] == b"P":
+        if message[:1] == b"P" and fds:  # without, what has started cannot be ended but with its slot
             command.pidfd = fds[0]
             if command.killed:
                 command.kill()
@@ -180,4 +184,4 @@ class Turns:
             command.refused(struct.unpack("!i", message[1:])[0])
         else:
             command.lost()
-        self._over(command, dead=not message)
+        self._over(command, dead=message[:1] not in (b"X", b"E"))
