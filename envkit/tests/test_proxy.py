@@ -266,6 +266,23 @@ def test_what_is_allowed_no_more_is_cut_and_what_still_is_goes_on():
     within(act)
 
 
+def test_what_is_allowed_no_more_while_it_is_connected_to_is_refused(monkeypatch):
+    connect = asyncio.open_connection
+
+    async def act(world):
+        async def late(host, port):
+            made = await connect(host, port)
+            world.proxy.allow(["example.com"])
+            return made
+
+        monkeypatch.setattr(module.asyncio, "open_connection", late)
+        said = Said(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % world.port)
+        await world.proxy.serve(said)
+        assert said.answer.startswith(b"HTTP/1.1 403 ") and not world.proxy.let_through
+
+    within(act)
+
+
 # --- what is passed on --------------------------------------------------------------------------------------------
 
 

@@ -129,6 +129,9 @@ class Proxy:
             except OSError as error:
                 problem = error.strerror or str(error)
                 continue
+            if not self._permits(host, port, address):  # not any more
+                await server.close()
+                raise self._refusal(host, port, "network.allow names it no more")
             task = asyncio.current_task()
             assert task is not None
             self._live[task] = (host, port, address)
