@@ -38,6 +38,8 @@ CONNECT_S = 30.0
 """How long a connection may take to be made; thousands at once stand in the kernel's line."""
 BEATS = 4
 """Heartbeats in the time of a lease."""
+UNANSWERED = 2
+"""Of them in a row, each waited for as long as two may take, after which a server is given up."""
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
 
 
@@ -60,6 +62,8 @@ class Connection:
     _beating: asyncio.Task[None] | None = None
     _telling: set[asyncio.Task[None]] = field(factory=set)
     _heard_s: float = 0.0
+    _unanswered: int = 0
+    """Heartbeats since anything was heard."""
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -119,13 +123,13 @@ class Connection:
                     allow_redirects=False,
                 ) as reply:
                     found = reply.status, await reply.read()
-                    self._heard_s = time.monotonic()
+                    self._heard_s, self._unanswered = time.monotonic(), 0
                     return found
             except LOST as error:
                 if self.closed:
                     raise SandboxGone("the provider was closed") from error
                 silent_s = time.monotonic() + pause_s - max(started_s, self._heard_s)
-                if silent_s > RETRY_S and tries >= TRIES:
+                if silent_s > RETRY_S and (tries >= TRIES or self._unanswered >= UNANSWERED):
                     fix = "is composer-run envd running there?"
                     raise SandboxUnreachable(
                         "the environment server does not answer", where=self.url, found=str(error), fix=fix
@@ -188,14 +192,30 @@ class Connection:
         await self._leased()
 
     async def _beat(self) -> None:
-        """Keep the lease; one that is gone is opened anew by whoever needs it."""
+        """Keep the lease; one that is gone is opened anew by whoever needs it.
+
+        A command may take its time, so no other request has a limit: a wire that went dead without a word, or a server
+        that stands still, shows here alone.
+        """
+        every_s = self.config.lease_s / BEATS
         while True:
-            await asyncio.sleep(self.config.lease_s / BEATS)
+            await asyncio.sleep(every_s)
             with suppress(SandboxUnreachable):
                 try:
-                    self._told(await self.ask("PUT", "/lease", NodeReply))
+                    async with asyncio.timeout(2 * every_s):
+                        self._told(await self.ask("PUT", "/lease", NodeReply))
                 except LeaseGone:
                     self.forget()
+                except TimeoutError:
+                    if time.monotonic() - self._heard_s > 2 * every_s:
+                        self._unanswered += 1
+                        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        """Whoever waits on a connection finds it lost, and sends again on another."""
+        sessions, self._calls, self._starts = (self._calls, self._starts), None, None
+        for session in filter(None, sessions):
+            await session.close()
 
     def forget(self) -> None:
         """The lease is gone, and what it held with it: the next creation opens another."""
@@ -215,9 +235,7 @@ class Connection:
                     await self.ask("DELETE", "/lease", wire.Done)
         finally:
             self.closed = True
-            for session in filter(None, (self._calls, self._starts)):
-                await session.close()
-            self._calls = self._starts = None
+            await self._hang_up()
 
 
 def _reply(status: int, found: bytes, reply: type[T]) -> T:

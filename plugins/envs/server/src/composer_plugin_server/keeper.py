@@ -8,6 +8,7 @@ for.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Coroutine
@@ -22,6 +23,7 @@ from composer_plugin_server.node import Node
 from composer_plugin_server.operations import Operations
 
 TICK_S, SECOND_S = 0.25, 1.0
+log = logging.getLogger(__name__)
 
 
 @define(eq=False)
@@ -32,6 +34,8 @@ class Keeper:
     operations: Operations
     _tasks: set[asyncio.Task[None]] = field(factory=set)
     _reconciling: asyncio.Task[None] | None = None
+    _looked_s: float = field(factory=time.monotonic)
+    _reconciled_s: float = field(factory=time.monotonic)
 
     async def run(self) -> None:
         """One round after another; what fails in one is tried again in the next."""
@@ -43,20 +47,24 @@ class Keeper:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _rounds(self) -> None:
-        looked_s = reconciled_s = time.monotonic()
         while True:
-            self.expire()
-            self.node.pools.tend()
-            self.operations.forget()
-            now = time.monotonic()
-            if now - looked_s >= SECOND_S:
-                looked_s = now
-                self.look()
-            if now - reconciled_s >= self.node.settings.server.reconcile_s:
-                reconciled_s = now
-                if self._reconciling is None or self._reconciling.done():  # a provider may take its time
-                    self._reconciling = self._start(self.reconcile())
+            try:
+                self._round(time.monotonic())
+            except Exception:  # leases must end whatever cannot be read or counted
+                log.exception("a round of the server's housekeeping failed")
             await asyncio.sleep(TICK_S)
+
+    def _round(self, now: float) -> None:
+        self.expire()
+        self.node.pools.tend()
+        self.operations.forget()
+        if now - self._looked_s >= SECOND_S:
+            self._looked_s = now
+            self.look()
+        if now - self._reconciled_s >= self.node.settings.server.reconcile_s:
+            self._reconciled_s = now
+            if self._reconciling is None or self._reconciling.done():  # a provider may take its time
+                self._reconciling = self._start(self.reconcile())
 
     def look(self) -> None:
         """One look at the machine, and a point of the figures."""
