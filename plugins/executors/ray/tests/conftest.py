@@ -168,10 +168,30 @@ class Run:
         told = (self.status() or {}).get("executor", {})
         return {name.removesuffix("/pid"): int(pid) for name, pid in told.items() if name.endswith("/pid") and pid}
 
-    def kill(self, name, step=2):
+    def kill(self, name, step=2, under=None):
+        """SIGKILL, when it has episodes of the run in it; `under` is the sort of process to ask for these.
+
+        It is stopped first, so that what comes to it stays there: between two steps nothing is under way. One that is
+        stopped while it loads weights goes on and is stopped again.
+        """
         pid = self.pid_of(name, step)
+        while under and not self._held(pid, name, under):
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.07)
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def _held(self, pid, name, under):
+        """Stop it; whether there are episodes in it."""
+        os.kill(pid, signal.SIGSTOP)
+        stopped = time.time()
+        place = next(process for process, id in self.processes().items() if id == pid)
+        self.until(lambda: (self.status() or {"time_s": 0})["time_s"] > stopped + 1.0)
+        return self._episodes(place if under == name else under)
+
+    def _episodes(self, process):
+        told = (self.status() or {}).get("executor", {})
+        return sum(n for name, n in told.items() if name.startswith(process) and name.endswith("/episodes"))
 
     def status(self):
         try:

@@ -27,7 +27,7 @@ def test_undisturbed_it_gives_the_bytes_of_one_process(run, undisturbed):
 @pytest.mark.parametrize("name", ["worker/", "replica/"])
 def test_a_killed_worker_or_replica_is_replaced_and_its_episodes_asked_again(run, undisturbed, name):
     made = run().start()
-    pid = made.kill(name)
+    pid = made.kill(name, under=name)
     made.finish()
     same_as(made, undisturbed)
     assert set(made.voids()) == {"lost"}
@@ -104,7 +104,7 @@ def test_a_task_that_always_ends_its_process_stops_the_run_with_the_cause(run):
 
 def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_asked_again(run, undisturbed):
     made = run("executor.environments=true", plugins="ray,mishaps,server").start()
-    made.kill("environment/")
+    made.kill("environment/", under="worker/")
     made.finish()
     same_as(made, undisturbed)
     assert set(made.voids()) == {"lost"}

@@ -94,14 +94,14 @@ class RolloutWorker:
         try:
             life = self._life
             result = await self._executor.submit(request)
-            if result.verdict.cause == "sandbox":
+            if result.verdict.cause in ("sandbox", "grader"):
                 result = await self._told_as_lost(result, life)
             return await tape.ended(result) if tape else result
         finally:
             self._running -= 1
 
     async def _told_as_lost(self, result: EpisodeResult, life: int) -> EpisodeResult:
-        """A sandbox that ended with its server is no fault of the sandbox."""
+        """A sandbox, or a grader's, that ended with its server is no fault of theirs."""
         if self._server:
             self._life = await self._server.call("life")
         return result if self._life == life else evolve(result, verdict=Verdict(Outcome.VOID, "lost"))
