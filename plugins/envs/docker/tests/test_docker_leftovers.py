@@ -7,14 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import docker
+import pytest
 from containers import SPEC, act, commands_on_this_machine, create, things
 
+from composer_core.errors import ConfigError
 from composer_core.protocols import Created
 from composer_plugin_docker import owners
 from composer_plugin_docker.engine import OWNER
 from composer_plugin_docker.provider import DockerProvider
+from composer_plugin_docker.sandbox import DockerSandbox, Template
 
 
 def test_closing_removes_containers_and_images_and_keeps_the_base() -> None:
@@ -117,3 +121,36 @@ def test_a_start_that_is_cancelled_at_any_moment_leaves_no_container() -> None:
             assert things() == before, delay_s
 
     act(action, fresh=True)
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "broken"])
+def test_siblings_that_were_made_already_go_with_a_creation_that_ends_early(monkeypatch, ends: str) -> None:
+    """Without an engine: what counts is which of them are ended."""
+    made: list[str] = []
+    ended: list[str] = []
+
+    async def start(sandbox: DockerSandbox, capture: object) -> None:
+        if len(made) == 2:
+            await asyncio.sleep(0.05)
+            if ends == "broken":
+                raise ConfigError("this engine cannot carry streams")
+            await asyncio.sleep(60)
+        made.append(sandbox.id)
+
+    async def end(sandbox: DockerSandbox) -> None:
+        ended.append(sandbox.id)
+
+    async def main() -> None:
+        provider = DockerProvider()
+        provider._open = SimpleNamespace(engine=None, images=None)
+        making = asyncio.ensure_future(provider.children(Template("", (), {}, SPEC, 0), 3, None))
+        await asyncio.sleep(0.02)
+        if ends == "cancelled":
+            making.cancel()
+        with pytest.raises(asyncio.CancelledError if ends == "cancelled" else ConfigError):
+            await making
+        assert sorted(ended) == sorted(made) and len(made) == 2 and not provider._live
+
+    monkeypatch.setattr(DockerSandbox, "start", start)
+    monkeypatch.setattr(DockerSandbox, "end", end)
+    asyncio.run(main())

@@ -164,7 +164,15 @@ class DockerProvider:
         return await self.children(capture.template if capture else task.result(), n, capture)  # type: ignore[union-attr]
 
     async def children(self, template: Template, n: int, capture: Capture | None) -> Children:
-        return list(await asyncio.gather(*(self._child(template, capture) for _ in range(n))))
+        children = [asyncio.ensure_future(self._child(template, capture)) for _ in range(n)]
+        try:
+            return list(await asyncio.gather(*children))
+        except BaseException:  # nobody would learn of those that were made
+            for child in children:
+                child.cancel()
+            made = await asyncio.gather(*children, return_exceptions=True)
+            await _all(*(child.backend.destroy() for child in made if isinstance(child, Created)))
+            raise
 
     async def _child(self, template: Template, capture: Capture | None) -> Created | Failed:
         try:
