@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import docker
@@ -16,7 +17,7 @@ from containers import SPEC, act, commands_on_this_machine, create, things
 from composer_core.errors import ConfigError
 from composer_core.protocols import Created
 from composer_plugin_docker import owners
-from composer_plugin_docker.engine import OWNER
+from composer_plugin_docker.engine import OWNER, Engine
 from composer_plugin_docker.provider import DockerProvider
 from composer_plugin_docker.sandbox import DockerSandbox, Template
 
@@ -153,4 +154,32 @@ def test_siblings_that_were_made_already_go_with_a_creation_that_ends_early(monk
 
     monkeypatch.setattr(DockerSandbox, "start", start)
     monkeypatch.setattr(DockerSandbox, "end", end)
+    asyncio.run(main())
+
+
+def test_a_pause_that_is_given_up_leaves_no_frozen_container(monkeypatch) -> None:
+    """Without an engine, since not every one can freeze."""
+    frozen: set[str] = set()
+    asked: list[tuple[str, bool]] = []
+
+    def pause(container: str) -> None:
+        time.sleep(0.1)
+        frozen.add(container)
+
+    async def ask(sandbox: DockerSandbox, op: str) -> None:
+        asked.append((op, bool(frozen)))
+
+    async def main() -> None:
+        api = SimpleNamespace(pause=pause, unpause=frozen.discard, close=lambda: None)
+        engine = Engine(api, "me")
+        sandbox = DockerSandbox(SimpleNamespace(engine=engine), Template("", (), {}, SPEC, 0))
+        pausing = asyncio.ensure_future(sandbox.pause())
+        await asyncio.sleep(0.05)
+        pausing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pausing
+        assert asked == [("pause", False), ("resume", False)] and not sandbox._patience.paused
+        engine.close()
+
+    monkeypatch.setattr(DockerSandbox, "_ask", ask)
     asyncio.run(main())

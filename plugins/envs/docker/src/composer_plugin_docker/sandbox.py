@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -239,7 +240,9 @@ class DockerSandbox:
                 self._patience.pause()
                 try:
                     await self._engine.call(self._engine.api.pause, self._container)
-                except BaseException:
+                except BaseException:  # whoever gave up may have been too late
+                    with suppress(SandboxError):
+                        await self._engine.call(self._engine.api.unpause, self._container)
                     await self._resumed()
                     raise
 
