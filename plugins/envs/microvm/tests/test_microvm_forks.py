@@ -217,6 +217,20 @@ def test_a_cancelled_fork_leaves_no_child_and_a_parent_that_goes_on() -> None:
     act(action)
 
 
+def test_a_pause_that_is_given_up_leaves_a_machine_that_goes_on() -> None:
+    async def action(sandbox, provider):
+        for step in range(20):
+            pausing = asyncio.ensure_future(sandbox.pause())
+            await asyncio.sleep(step * 0.0002)
+            pausing.cancel()
+            await asyncio.wait([pausing])
+            if not pausing.cancelled():
+                await sandbox.resume()
+            assert await asyncio.wait_for(output(sandbox, "echo on"), 20) == "on\n", step
+
+    act(action)
+
+
 def test_a_destroyed_sandbox_is_no_source() -> None:
     async def action(sandbox, provider):
         await sandbox.destroy()

@@ -118,8 +118,13 @@ class Machine:
     async def pause(self) -> None:
         """Stop it until `resume`. Its agent is told before: time stands still, whatever its clocks make of that."""
         async with self._capturing:
-            await self.channel.ask("pause")
-            await self.monitor.halt()
+            try:
+                await self.channel.ask("pause")
+                await self.monitor.halt()
+            except BaseException:  # whoever gave up may have been too late
+                with suppress(BackendError, Broken, TimeoutError):
+                    await asyncio.wait_for(self.resume(), HOLD_S)
+                raise
 
     async def resume(self) -> None:
         """Its clock is set: it has stood still, too."""
