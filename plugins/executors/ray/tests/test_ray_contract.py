@@ -1,11 +1,19 @@
 """`ray/ray` keeps the contract of its kind, on real actors."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from composer_plugin_ray.config import RayConfig
 from composer_plugin_ray.executor import RayExecutor
 from composer_testing.contracts.executors import ExecutorContract
 from composer_testing.contracts.hook_modules import HookModuleContract
+
+FAKES = Path(__file__).resolve().parents[4] / "examples/fakes/run.toml"
+COMPOSER_RUN = [sys.executable, "-m", "composer_core.cli"]
 
 
 class TestHookModule(HookModuleContract):
@@ -16,3 +24,28 @@ class TestHookModule(HookModuleContract):
 class TestRayExecutor(ExecutorContract):
     def build(self, context):
         return RayExecutor(RayConfig(workers=1, episodes_per_worker=16), context)
+
+
+def test_check_says_what_environment_servers_need_and_what_the_processes_take():
+    def told(*sets, plugins="ray"):
+        words = [word for text in ("executor.use=ray/ray", *sets) for word in ("--set", text)]
+        command = [*COMPOSER_RUN, "--plugins", plugins, "check", str(FAKES), *words]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return found.returncode, found.stdout + found.stderr
+
+    assert told()[0] == 0
+    assert "worker of ray/ray" in told()[1]
+    code, said = told("executor.environments=true")
+    assert (code, "the plugin 'server' is not loaded" in said) == (2, True), said
+    assert told("executor.environments=true", plugins="ray,server")[0] == 0
+
+
+def test_an_evaluation_of_a_finished_run_gives_the_same_on_ray(cluster, undisturbed):
+    def evaluated(*sets):
+        words = [word for text in (*undisturbed.BASE, *sets) for word in ("--set", text)]
+        command = ["--plugins", "ray", "eval", str(FAKES), "--run", str(undisturbed.folder), *words]
+        process = subprocess.run([*COMPOSER_RUN, *command], capture_output=True, text=True, timeout=120, check=False)
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout)
+
+    assert evaluated("executor.use=ray/ray", f"executor.address={cluster}") == evaluated()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from composer_core import ExecutorSpec, Footprint, Problem, RunView, hookimpl
+from composer_core import ExecutorSpec, Problem, RunView, hookimpl
 from composer_plugin_ray.config import RayConfig
 
 COMPOSER_API = 1
@@ -17,7 +17,7 @@ def composer_executors() -> Iterable[ExecutorSpec]:
         summary="episodes, samplers and trainer as Ray actors, on one machine or a cluster",
         factory="composer_plugin_ray.executor:build",
         config=RayConfig,
-        footprint=Footprint(imports={"ray": 60 << 20}),
+        footprint="composer_plugin_ray.footprint:footprint",
         capabilities={"executor.remote"},
     )
 
