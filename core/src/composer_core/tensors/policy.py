@@ -34,7 +34,7 @@ class PolicyOutput:
     routes_BTLK: torch.Tensor | None = None
     """Expert ids used, in `RouteShape.dtype`; None for a dense model or when not asked for."""
     own_BTLK: torch.Tensor | None = None
-    """Those that the routers would have chosen themselves; None unless others were replayed and `want_routes` is set."""
+    """Those that the routers would have chosen; None unless others were replayed and `want_routes` is set."""
 
 
 class KVCache(Protocol):
