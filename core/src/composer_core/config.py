@@ -27,6 +27,8 @@ from composer_core.hookspecs import Problem
 from composer_core.problems import refuse
 from composer_core.types import Limits
 
+__all__ = ["InProcessConfig"]
+
 T = TypeVar("T")
 
 

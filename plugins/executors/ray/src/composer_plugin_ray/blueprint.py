@@ -6,6 +6,7 @@ has changed, and then its workers have to have what this process has.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -16,12 +17,9 @@ from attrs import frozen
 
 from composer_core import BuildContext, Footprint, ProcessView
 from composer_core.assembly import Assembly, reopen
-from composer_core.choices import Choices
-from composer_core.config import restructure
 from composer_core.errors import ConfigError
 from composer_core.events import Event
-from composer_core.plugins import load_manifest
-from composer_core.rundir import RunDir
+from composer_core.plugins import Plugins, load_manifest
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -41,11 +39,11 @@ class Blueprint:
     @classmethod
     def of(cls, build: BuildContext) -> Blueprint:
         """Of the run that this process has opened."""
-        folder = RunDir(build.run_dir.resolve())
-        recorded = [{**row, "source": ""} for row in folder.read_json("plugins.json")]
-        plugins, config = load_manifest(recorded), folder.config()
-        choices = Choices(restructure(config, folder.path / "config.json"), plugins.registry)
-        return cls(folder.path, config, tuple(plugins.manifest()), os.environ.get(THREADS), heavy_samplers(choices))
+        folder = build.run_dir.resolve()
+        recorded = [{**row, "source": ""} for row in _read(folder, "plugins.json")]
+        plugins, config = load_manifest(recorded), _read(folder, "config.json")
+        heavy = heavy_samplers(config["samplers"], plugins)
+        return cls(folder, config, tuple(plugins.manifest()), os.environ.get(THREADS), heavy)
 
     def open(
         self,
@@ -64,7 +62,7 @@ class Blueprint:
         os.environ.pop(THREADS, None)
         if self.threads is not None:
             os.environ[THREADS] = self.threads
-        if RunDir(self.run_dir).read_json("config.json") != self.config:
+        if _read(self.run_dir, "config.json") != self.config:
             raise ConfigError(
                 "a process on another machine does not see the run folder",
                 where=f"{self.run_dir} on {socket.gethostname()}",
@@ -74,14 +72,23 @@ class Blueprint:
         return reopen({**self.config, **tables}, self.plugins, view, emit, samplers)
 
 
-def heavy_samplers(choices: Choices) -> tuple[str, ...]:
+def heavy_samplers(further: Mapping[str, Mapping[str, Any]], plugins: Plugins) -> tuple[str, ...]:
     """The policy, which weights are published to, and whatever does not say that it works without torch.
 
     What says so is the footprint of its record: one that is told there, and names no torch among its imports.
     """
-    further = (one for one in choices.chosen("samplers") if one.key != "sampler")
-    return ("policy", *(one.key.partition(".")[2] for one in further if not _light(one.entry.spec.footprint)))
+
+    def light(name: str) -> bool:
+        entry = plugins.registry.find("samplers", further[name]["use"], where=f"samplers.{name}.use")
+        told = entry.spec.footprint
+        return isinstance(told, Footprint) and "torch" not in told.imports
+
+    return ("policy", *(name for name in further if not light(name)))
 
 
-def _light(footprint: Any) -> bool:
-    return isinstance(footprint, Footprint) and "torch" not in footprint.imports
+def _read(folder: Path, name: str) -> Any:
+    """A file of the run folder; None where it is not seen."""
+    try:
+        return json.loads((folder / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
