@@ -19,11 +19,12 @@ from typing import Any, TypeVar, get_args
 import attrs
 import cattrs
 from attrs import Factory, field, frozen
-from attrs.validators import deep_iterable, ge, gt, in_, le, matches_re, optional
+from attrs.validators import ge, gt, in_, le, optional
 from cattrs.gen import make_dict_structure_fn
 
 from composer_core.errors import ConfigError, did_you_mean
 from composer_core.hookspecs import Problem
+from composer_core.hosts import Rule
 from composer_core.problems import refuse
 from composer_core.types import Limits
 
@@ -234,11 +235,16 @@ class SandboxLimits:
     """Bytes that may be written in all."""
 
 
+def _hosts(_network: object, _attribute: object, allow: Sequence[str]) -> None:
+    for text in allow:
+        Rule.of(text)
+
+
 @frozen
 class NetworkConfig:
     """What the sandboxes of episodes may reach; those that grade reach nothing."""
 
-    allow: tuple[str, ...] = field(default=(), validator=deep_iterable(matches_re(r"[^\s/@]+")))
+    allow: tuple[str, ...] = field(default=(), validator=_hosts)
     """Hosts: "name", "*.suffix" or an address, with ":port" or for all ports; see protocols.Networks. Default, none."""
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from attrs import frozen
 
-from composer_envkit.policy import canonical
+from composer_core.hosts import canonical
 
 REQUEST = re.compile(rb"([A-Z]{1,32}) ([!-~]{1,16384}) HTTP/1\.[01]")
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([\t -~\x80-\xff]*)")

@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import suppress
 from typing import Any, Protocol
 
+from composer_core.hosts import Address, Rule, address_of
 from composer_envkit.http1 import Refusal, Request
-from composer_envkit.policy import Address, Rule, address_of, is_public, rules_of
+from composer_envkit.policy import is_public, rules_of
 
 HEAD_BYTES = 32 << 10
 HEAD_S, CONNECT_S = 30.0, 20.0

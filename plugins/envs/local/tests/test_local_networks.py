@@ -7,11 +7,12 @@ import os
 
 import pytest
 
+from composer_core import hosts
 from composer_core.errors import BackendError, SandboxGone
 from composer_core.protocols import Created, ExecRequest, TemplateSpec
 from composer_core.sandbox import Sandbox
 from composer_core.trees import Tree
-from composer_envkit import policy, proxy
+from composer_envkit import proxy
 from composer_envkit.agent.relay import PORT
 from composer_plugin_local.namespaces import NamespacesProvider, NamespacesSandbox
 from composer_testing.sandbox_networks import networks
@@ -152,7 +153,7 @@ def test_a_proxy_that_knows_no_list_is_caught(monkeypatch):
 
 
 def test_a_port_that_is_not_looked_at_is_caught(monkeypatch):
-    monkeypatch.setattr(policy.Rule, "takes", lambda self, host, port: host == self.host)
+    monkeypatch.setattr(hosts.Rule, "takes", lambda self, host, port: host == self.host)
     assert "were allowed, and a command connected to" in found()
 
 
