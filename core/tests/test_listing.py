@@ -19,7 +19,7 @@ def composer_tools():
     yield ToolSpec.of({})
 """
 MODULES = {
-    "sound_hooks": GOOD.format("print"),
+    "sound_hooks": GOOD.format("repr"),
     "other_hooks": GOOD.format("len"),
     "broken_hooks": "raise OSError('no such driver ' + 'x' * 300)",
     "future_hooks": "COMPOSER_API = 99",
@@ -59,7 +59,7 @@ def test_every_plugin_has_its_state_and_the_reason(installed):
     assert "no such driver" in rows["broken"].why
     assert "COMPOSER_API = 99" in rows["future"].why
     assert (rows["sound"].version, rows["sound"].why) == ("1.2", "named")
-    assert [entry.id for entry in rows["sound"].components] == ["sound/print"]
+    assert [entry.id for entry in rows["sound"].components] == ["sound/repr"]
     assert rows["other"].components == ()
 
 
@@ -111,7 +111,7 @@ def test_the_page_is_a_line_for_each_plugin_and_reasons_stand_below(installed):
         ["other", "1.2", "blocked"],
         ["sound", "1.2", "loaded"],
     ]
-    assert rows[5][-2:] == ["tools:", "print"]
+    assert rows[5][-2:] == ["tools:", "repr"]
     below = "\n".join(lines[6:])
     for word in ("loaded:", "blocked:", "import:"):
         assert f"\n{word}" in below
@@ -130,11 +130,11 @@ def test_a_narrow_terminal_gets_whole_words_and_nothing_is_cut(installed, monkey
 
 def test_components_are_shown_with_their_summaries_for_a_name_or_a_kind(installed):
     by_name = run("plugins", "sound").stdout
-    assert "sound/print" in by_name
-    assert "Prints the values to a stream" in by_name
+    assert "sound/repr" in by_name
+    assert "Return the canonical string representation" in by_name
     assert "other" not in by_name
     by_kind = run("plugins", "--kind", "tools").stdout
-    assert "sound/print" in by_kind
+    assert "sound/repr" in by_kind
     assert "core/plain" not in by_kind
     wrong = run("plugins", "soud")
     assert isinstance(wrong.exception, PluginError)
@@ -144,7 +144,7 @@ def test_components_are_shown_with_their_summaries_for_a_name_or_a_kind(installe
 
 def test_json_holds_all_of_it(installed):
     rows = {row["name"]: row for row in json.loads(run("plugins", "--json").stdout)}
-    assert rows["sound"]["components"][0]["id"] == "sound/print"
+    assert rows["sound"]["components"][0]["id"] == "sound/repr"
     assert (rows["broken"]["state"], rows["broken"]["import_ms"]) == ("failed", None)
     assert "no such driver" in rows["broken"]["why"]
     assert set(rows["core"]) == {"name", "dist", "version", "state", "why", "import_ms", "components"}

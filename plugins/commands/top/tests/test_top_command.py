@@ -196,7 +196,9 @@ def in_terminal(folder, until, then):
     """Run it in a terminal of 100 columns; once `until` is on it, do `then(process)`. Gives (exit code, all of it)."""
     control, terminal = pty.openpty()
     environment = {**os.environ, "COLUMNS": "100", "LINES": "50", "TERM": "xterm"}
-    process = subprocess.Popen([*TOP, folder], stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+    heard = ["env", "--default-signal=INT"]  # a shell that runs tests in the background has them ignore it
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    process = subprocess.Popen([*heard, *TOP, folder], **streams, env=environment)
     os.close(terminal)
     seen, done = b"", False
     deadline_s = time.monotonic() + 60

@@ -12,6 +12,7 @@ from typing import Any
 
 from composer_core.errors import BackendError, ConfigError, PathError, QuotaError, SandboxError
 from composer_envkit.agent import frames
+from composer_plugin_docker.engine import close_response
 
 ERRORS: dict[str, type[SandboxError]] = {"path": PathError, "quota": QuotaError, "backend": BackendError}
 _HEAD = struct.Struct("!BxxxI")
@@ -41,12 +42,16 @@ class Channel(asyncio.Protocol):
         self = cls()
         sock = getattr(response, "_sock", None)
         if sock is None or hasattr(sock, "context"):
-            _close(response)
+            close_response(response)
             raise ConfigError("this engine's address cannot carry streams", expected="unix:// or tcp:// without TLS")
         sock = sock.dup()
-        _close(response)
+        close_response(response)
         sock.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: self, sock=sock)
+        except BaseException:  # a caller that gave up among them
+            sock.close()
+            raise
         return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -104,9 +109,3 @@ class Channel(asyncio.Protocol):
         """Ends the agent's input, and so the agent. Safe twice."""
         if self._transport is not None:
             self._transport.abort()
-
-
-def _close(response: Any) -> None:
-    """The SDK keeps the HTTP response, and with it the connection, beside its socket."""
-    getattr(response, "_response", response).close()
-    response.close()

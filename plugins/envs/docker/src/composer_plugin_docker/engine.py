@@ -61,12 +61,17 @@ class Engine:
 
     async def call(self, function: Callable[..., T], *words: Any, **options: Any) -> T:
         """Run one of the SDK's methods in a thread; cancelling it waits, so what it makes can be removed."""
-        work = asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*words, **options))
+        return await self._call(lambda made: None, lambda: function(*words, **options))
+
+    async def _call(self, drop: Callable[[T], object], function: Callable[[], T]) -> T:
+        """The same; `drop` is given what was made when nobody wants it any more."""
+        work = asyncio.get_running_loop().run_in_executor(self._threads, function)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             await asyncio.wait([work])
-            work.exception()  # is of no more interest
+            if not work.exception():  # which is of no more interest
+                drop(work.result())
             raise
         except NotFound as error:
             raise Missing(str(error.explanation or error)) from error
@@ -127,7 +132,7 @@ class Engine:
     async def attach(self, container: str) -> Any:
         """The response whose socket carries a container's standard streams."""
         streams = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        return await self.call(self.api.attach_socket, container, streams)
+        return await self._call(close_response, lambda: self.api.attach_socket(container, streams))
 
     async def owned(self) -> list[tuple[str, str, str]]:
         """(container or image, id, owner) of everything here that has an owner."""
@@ -153,3 +158,9 @@ def _knock(address: str) -> None:
 def _typed(message: str) -> SandboxError:
     full = any(words in message.lower() for words in FULL)
     return NoCapacity(message) if full else BackendError(message)
+
+
+def close_response(response: Any) -> None:
+    """The SDK keeps the HTTP response, and with it the connection, beside its socket."""
+    getattr(response, "_response", response).close()
+    response.close()

@@ -59,7 +59,7 @@ def test_ids_are_drawn_as_often_as_their_log_probabilities_say(temperature):
 def test_weights_that_are_damaged_or_of_another_model_are_refused(tmp_path):
     ref, path = weights(tmp_path, 1)
     with pytest.raises(StoreError, match="damaged"):
-        asyncio.run(sampler(tmp_path).load(evolve(ref, sha256="0" * 64), path))
+        asyncio.run(sampler(tmp_path).load(evolve(ref, checksum="0" * 64), path))
     path.write_bytes(pack({"other": Column.of("F32", [0.0])}, {}))
     with pytest.raises(StoreError, match=TABLE):
-        asyncio.run(sampler(tmp_path).load(evolve(ref, sha256=""), path))
+        asyncio.run(sampler(tmp_path).load(evolve(ref, checksum=""), path))
