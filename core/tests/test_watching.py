@@ -188,8 +188,5 @@ def test_the_status_tells_where_the_stage_stands_and_is_whole_at_any_moment(tmp_
 def test_a_status_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     run = Stage(tmp_path, STAGE)
 
-    def full(name: str, data: bytes) -> None:
-        raise OSError("no space left")
-
-    run.run(write=full)
+    run.run(write=RunDir(tmp_path / "gone").write)
     assert run.told() == []

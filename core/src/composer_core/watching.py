@@ -22,6 +22,8 @@ from typing import Any
 
 from attrs import define, field
 
+from composer_core.errors import StoreError
+
 STATUS_S = 1.0
 """Between two states."""
 PROGRESS = ("episodes", "sampler/tokens")
@@ -35,7 +37,7 @@ class Watch:
     look: Callable[[], dict[str, Any]]
     """The stage's state; its `waits_for` is a sentence, its `executor` the executor's counters."""
     write: Callable[[str, bytes], None]
-    """Replace a file of the run folder."""
+    """Replace a file of the run folder. Raises StoreError."""
     stall_s: float
     """0: no watchdog."""
     alarm: Callable[[str], None]
@@ -68,7 +70,7 @@ class Watch:
         self._write("status.json", json.dumps(self._state, indent=1))
 
     def _write(self, name: str, text: str) -> None:
-        with suppress(OSError):  # a full disk ends the run where something is lost by it
+        with suppress(StoreError):  # a full disk ends the run where something is lost by it
             self.write(name, text.encode())
 
     def _guard(self, loop: asyncio.AbstractEventLoop) -> None:
