@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from composer_core.errors import QuotaError
 from composer_core.grading import Room, open_room
 from composer_core.protocols import ExecResult
 from composer_core.sandbox import Sandboxes
 from composer_core.trees import File, Patch, Tree
 from composer_core.types import Grading, TaskView
-from composer_testing.fakes.sandbox import Files, MemoryProvider
+from composer_testing.fakes.sandbox import Files, MemoryProvider, MemorySandbox
 
 TREE = Tree.of({"src/main.py": "bug", "tests/test_main.py": "visible", "runner.py": "run"})
 VIEW = TaskView("task", "prompt", TREE.ref)
@@ -67,6 +68,23 @@ def test_a_path_that_cannot_be_laid_down_is_skipped_and_named() -> None:
     applied, files = graded(Patch((File("src", b"file"), File("ok.py", b"1")), (), ("link",)))
     assert ([file.path for file in applied.writes], applied.skipped) == (["ok.py"], ("link", "src"))
     assert files["src/main.py"] == "bug"
+
+
+def test_a_patch_that_takes_all_the_room_takes_none_from_the_hidden_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt is graded and has failed: one that is void would be made again."""
+    room_bytes = sum(len(file.data) for file in TREE.files) + 100
+    real = MemorySandbox.write
+
+    async def write(self: MemorySandbox, path: str, data: bytes) -> None:
+        others = sum(len(kept) for name, kept in self.files.items() if name != path)
+        if others + len(data) > room_bytes:
+            raise QuotaError("the disk is full")
+        await real(self, path, data)
+
+    monkeypatch.setattr(MemorySandbox, "write", write)
+    applied, files = graded(Patch(tuple(File(f"src/{n}.txt", b"x") for n in range(200))))
+    assert files["hidden/test.py"] == "secret"
+    assert 0 < len(applied.writes) < 100 and applied.skipped
 
 
 def test_each_room_is_fresh() -> None:

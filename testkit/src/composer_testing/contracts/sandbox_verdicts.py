@@ -21,13 +21,13 @@ from composer_core.config import SandboxLimits
 from composer_core.context import Plain
 from composer_core.episode import run_episode
 from composer_core.parts import EpisodeParts
-from composer_core.protocols import BuildContext, SandboxProvider
+from composer_core.protocols import BuildContext, OpenGrading, SandboxProvider
 from composer_core.records import NoConfig, RewardSpec
 from composer_core.sandbox import Sandboxes
 from composer_core.scoring import Reward
 from composer_core.toolbox import Tool, Toolbox
-from composer_core.trees import Patch
-from composer_core.types import Call, EpisodeRequest, GradingRef, Limits, Outcome, ParsedTurn, SlotKey, Trace
+from composer_core.trees import Patch, Tree
+from composer_core.types import Call, EpisodeRequest, Grading, GradingRef, Limits, Outcome, ParsedTurn, SlotKey, Trace
 from composer_testing.contracts.sandbox_security import SecurityContract
 from composer_testing.fakes.config import TasksConfig
 from composer_testing.fakes.sampler import ScriptedSampler
@@ -35,12 +35,15 @@ from composer_testing.fakes.tasks import Sums
 from composer_testing.fakes.text import ByteTokenizer, LineRenderer
 
 TASKS = Sums(TasksConfig())
+HIDDEN = Tree.of({"hidden/test.txt": "x" * 10_000})
 LIMITS = SandboxLimits(memory_bytes=128 << 20, processes=24, file_bytes=1 << 20, disk_bytes=8 << 20)
 BREAKING = {
     "memory": "exec python3 -S -c '[b\"x\" * n for n in range(10**6, 10**7)]'",
     "forks": "f() { f | f & f; }; f",
     "killing all in reach": "kill -9 1; kill -9 -1; kill -9 $PPID; exit 1",
-    "full disk": "i=0; while head -c 900000 /dev/zero > f$i; do i=$((i+1)); done; exit 1",
+    "full disk": """for size in a900000 b60000 c4096; do
+        i=0; while head -c ${size#?} /dev/zero > $size.$i; do i=$((i+1)); done
+    done; exit 1""",
     "rights taken away": "chmod -R 0 .; exit 1",
 }
 
@@ -65,9 +68,12 @@ async def sh(context: ToolContext, script: str) -> str:
     return f"{result.status} {result.stdout.decode(errors='replace')}"
 
 
-async def answered(patch: Patch) -> float:
-    """Outcome: the answer was written."""
-    return float(any(file.path == "answer.txt" for file in patch.writes))
+async def answered(patch: Patch, grading: OpenGrading) -> float:
+    """Outcome: the answer was written, and is in the room where the patch is laid beside the hidden files."""
+    async with grading() as room:
+        applied = await room.apply(patch)
+        assert await room.sandbox.read("hidden/test.txt") == HIDDEN.files[0].data
+    return float(any(file.path == "answer.txt" for file in applied.writes))
 
 
 async def episode(
@@ -85,7 +91,7 @@ async def episode(
         sandboxes=Sandboxes(provider, "under/test", TASKS.tree, LIMITS),
         context=Plain(NoConfig(), BuildContext(Path())),
         rewards=(Reward("tests/answered", "1", outcome, answered, None, 1.0),),
-        resolve_grading=TASKS.grading,
+        resolve_grading=lambda ref: Grading(HIDDEN, ("true",)),
     )
     view = evolve(task.view, limits=Limits(turns=len(scripts)))
     return await run_episode(EpisodeRequest(SlotKey(task.id, 0), "g", view, GradingRef("x", "y")), parts)
