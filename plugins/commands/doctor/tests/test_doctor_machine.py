@@ -193,13 +193,25 @@ def test_a_device_that_may_not_be_opened_is_told(monkeypatch):
     assert "group kvm" in machine.kvm("/dev/null").fix
 
 
+@pytest.mark.parametrize(
+    ("mode", "group", "state"), [(0o600, 0, BROKEN), (0o660, 0, BROKEN), (0o660, 108, OK), (0o666, 0, OK)]
+)
+def test_a_device_that_root_alone_may_use_is_of_no_use_to_machines(monkeypatch, mode, group, state):
+    monkeypatch.setattr(machine, "says", lambda argv: (True, "boots"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "stat", lambda path: os.stat_result((mode, 0, 0, 0, 0, group, 0, 0, 0, 0)))
+    found = machine.kvm("/dev/null")
+    assert (found.state, "chmod 660" in found.fix) == (state, state == BROKEN)
+
+
 def test_the_finding_is_what_a_guest_did_in_a_process_of_its_own():
     if not os.path.exists(kvm.DEVICE):
         assert machine.kvm().state == ABSENT
         return
     done = subprocess.run([sys.executable, "-I", kvm.__file__], capture_output=True, text=True, check=False)
     found = machine.kvm()
-    assert (found.state == OK) == (done.returncode == 0)
+    of_use = os.geteuid() != 0 or machine.shared(os.stat(kvm.DEVICE))
+    assert (found.state == OK) == (done.returncode == 0 and of_use)
     assert done.stdout.strip() in found.found
 
 

@@ -24,6 +24,10 @@ from composer_plugin_microvm.provider import MachineProvider
 from composer_plugin_microvm.qemu import Base, Hardware, Qemu, QemuCapture
 
 LOG = logging.getLogger(__name__)
+KVM_FIX = (
+    "`composer-run doctor` tells whether a guest boots, and who may open /dev/kvm (QEMU runs as nobody in the device's "
+    "group); or leave sandbox.accel out, which takes TCG where KVM does not work"
+)
 FIX = "apt install qemu-system-x86 util-linux; or choose sandbox.use = 'local/namespaces'"
 LINE = (
     "console=ttyS0 quiet loglevel=4 reboot=t panic=-1 mitigations=off audit=0 init_on_alloc=0 cryptomgr.notests "
@@ -53,7 +57,7 @@ class QemuDriver:
                 return await self._base(qemu, "kvm", ram_bytes, made)
             except BackendError as error:
                 if self.config.accel == "kvm":
-                    raise ConfigError("no machine boots with KVM here", found=str(error), fix=FIX) from error
+                    raise ConfigError("no machine boots with KVM here", found=str(error), fix=KVM_FIX) from error
                 LOG.info("no machine boots with KVM here (%s), taking TCG", error.message)
         return await self._base(qemu, "tcg", ram_bytes, made)
 

@@ -127,7 +127,7 @@ class Home:
                 linux.mount("tmpfs", self.at, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
                 self.fd = os.open(self.at, os.O_PATH | os.O_DIRECTORY)
                 self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY)
-                for kind in ("up", "work", "seen"):
+                for kind in ("up", "scratch", "seen"):
                     for folder in (kind, *(f"{kind}/{tree}" for tree in TREES)):
                         os.mkdir(folder, 0o755, dir_fd=self.fd)
                 for tree in TREES:
@@ -169,7 +169,7 @@ class Home:
                 if not below:
                     self.shown[tree] = f"{self.at}/up/{tree}"
                     continue
-                layout = f"lowerdir={':'.join(below)},upperdir={self.at}/up/{tree},workdir={self.at}/work/{tree}"
+                layout = f"lowerdir={':'.join(below)},upperdir={self.at}/up/{tree},workdir={self.at}/scratch/{tree}"
                 flags = linux.MS_NOSUID | linux.MS_NODEV
                 linux.mount("overlay", f"{self.at}/seen/{tree}", "overlay", flags, f"userxattr,{layout}")
                 self.shown[tree] = f"{self.at}/seen/{tree}"
