@@ -160,6 +160,15 @@ def test_the_outcomes_lead_over_all_other_rewards_is_proved_in_one_line(tmp_path
     assert "there are no others" in line
 
 
+def test_a_reward_weighs_what_its_record_says_where_the_run_file_says_nothing(tmp_path):
+    style = RewardSpec(name="style", function=lambda patch: 0.0, range=(-1.0, 1.0), weight=0.1)
+    plain, given = (
+        planned(tmp_path, f"rewards=[{{use='fakes/checked'}}, {{use='fakes/style'{weight}}}]", more=(style,))["rewards"]
+        for weight in ("", ", weight=0.3")
+    )
+    assert [plain["swing"], given["swing"]] == pytest.approx([0.2, 0.6])
+
+
 @frozen
 class Rounds:
     at_a_time: int = 3

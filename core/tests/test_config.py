@@ -51,6 +51,12 @@ def test_a_component_keeps_the_keys_beside_use(path):
     assert (run.rewards[0].weight, run.rewards[0].settings) == (2, {"sharp": True})
 
 
+def test_a_weight_that_is_not_given_stays_the_records(path):
+    run = load(path, ["rewards=[{use='x/y'}]"])
+    assert run.rewards[0].weight is None
+    assert to_data(run)["rewards"] == [{"use": "x/y"}]
+
+
 def test_a_stage_splits_core_keys_from_the_trainers(path):
     choice = load(path).stages[0]
     assert choice.stage == RlStage(name="rl", steps=3)

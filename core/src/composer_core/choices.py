@@ -80,7 +80,13 @@ class Choices:
         if kind == "tools":
             given, where = self.config.tools.settings.get(entry.id, {}), f'tools.settings."{entry.id}"'
         settings: Any = settings_for(entry.spec.config, given, where)
-        return Chosen(key.partition("[")[0], entry, settings, float(getattr(choice, "weight", 1.0)))
+        weight = getattr(choice, "weight", None)
+        return Chosen(
+            key.partition("[")[0],
+            entry,
+            settings,
+            getattr(entry.spec, "weight", 1.0) if weight is None else float(weight),
+        )
 
     def entry(self, kind: str) -> Entry | None:
         """The chosen component of a kind of which a run chooses one."""

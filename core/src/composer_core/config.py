@@ -46,8 +46,8 @@ class Component:
 class RewardChoice:
     use: str
     """Component id, "plugin/name", or a bare name where it is unique."""
-    weight: float = 1.0
-    """Factor of the clipped value in the episode's reward; the outcome's weight is the outcome gap."""
+    weight: float | None = None
+    """Factor of the clipped value in the episode's reward, the record's own if not set; the outcome's is its gap."""
     settings: Mapping[str, Any] = Factory(dict)
     """The keys beside these: the reward's own settings."""
 
@@ -417,7 +417,8 @@ def to_data(value: Any) -> Any:
     if isinstance(value, StageChoice):
         return {**to_data(value.stage), **to_data(value.settings)}
     if isinstance(value, Component | RewardChoice):
-        extra = {"weight": value.weight} if isinstance(value, RewardChoice) else {}
+        weight = getattr(value, "weight", None)
+        extra = {} if weight is None else {"weight": weight}
         return {"use": value.use, **extra, **to_data(value.settings)}
     if attrs.has(type(value)):
         return {a.name: to_data(getattr(value, a.name)) for a in attrs.fields(type(value))}

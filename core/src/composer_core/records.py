@@ -173,6 +173,8 @@ class RewardSpec(Spec):
     """episode, or group: then it is called once with `group`, a tuple of traces, and returns a score for each."""
     range: tuple[float, float] = (0.0, 1.0)
     """Finite bounds; values outside are clipped and counted."""
+    weight: float = 1.0
+    """Factor of the value where the run file gives none; small for an auxiliary, so that several fit below the outcome."""
     pure: bool = False
     """The score depends on task and patch alone; each pair is scored once in a run."""
     outcome: bool = field(default=False, validator=_of_an_episode)
