@@ -56,6 +56,17 @@ def class_tables(module: str, *names: str) -> str:
     return "\n\n".join(f"{inspect.getdoc(cls).splitlines()[0]}\n\n{table_of(cls)}" for cls in classes)  # type: ignore[union-attr]
 
 
+def metrics(module: str) -> str:
+    """What a plugin's module tells Prometheus: its `FIGURES`, by the names that are scraped."""
+    found = import_module(module)
+    ends = {"counter": ["_total"], "summary": ["_count", "_sum"]}
+    rows = []
+    for one in found.FIGURES:
+        names = (f"`{found.PREFIX}_{one.name}{end}`" for end in ends.get(one.kind, [""]))
+        rows.append((", ".join(names), one.kind, ", ".join(one.labels), one.text))
+    return markdown_table(("metric", "type", "labels", "meaning"), rows)
+
+
 def settings(*plugins: str) -> str:
     """A table for each component of the plugins, and for what a trainer reads of a stage's table."""
     parts = []
@@ -197,6 +208,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "budgets": budgets,
     "keys": keys,
     "class_tables": class_tables,
+    "metrics": metrics,
     "settings": settings,
     "help": help_texts,
     "directory": directory,

@@ -9,12 +9,22 @@ import pytest
 from inprocess import SPEC, TOKEN, TREE, client, create, room, served, until
 from prometheus_client.parser import text_string_to_metric_families
 
-from composer_core.errors import NoCapacity, PrepareError, SandboxError, SandboxGone, SandboxUnreachable, Unsupported
+from composer_core.errors import (
+    NoCapacity,
+    PathError,
+    PrepareError,
+    QuotaError,
+    SandboxError,
+    SandboxGone,
+    SandboxUnreachable,
+    Unsupported,
+)
 from composer_core.protocols import Created, ExecRequest, Failed, TemplateRef, TemplateSpec
 from composer_core.sandbox import Sandboxes
 from composer_core.trees import Tree
 from composer_core.types import Limits, TaskView
 from composer_plugin_server.config import RemoteConfig
+from composer_plugin_server.metrics import FIGURES
 from composer_plugin_server.remote import RemoteProvider
 from composer_plugin_server.settings import Pools
 from composer_plugin_server.wire import API, KEY_HEADER, LEASE_HEADER
@@ -371,6 +381,24 @@ def test_what_vanished_behind_the_servers_back_is_taken_off(tmp_path, monkeypatc
     asyncio.run(main())
 
 
+def test_a_warm_one_that_vanished_is_replaced_and_given_to_nobody(tmp_path, monkeypatch):
+    async def main():
+        behind = MemoryProvider()
+        tables = {"server": {"reconcile_s": 0.1}}
+        async with served(tmp_path, monkeypatch, behind, **tables) as running, client(running, group=3) as provider:
+            template = await provider.prepare(SPEC, TREE)
+            await until(lambda: running.node.pools.warm == 3)
+            gone = running.node.pools.members()[0]
+            del behind.live[gone.backend.id]
+            await until(lambda: running.node.figures.counts["vanished"] == 1)
+            await until(lambda: running.node.pools.warm == 3)
+            assert gone not in running.node.pools.members() and running.node.gate.live == 3
+            (made,) = await provider.create(template)
+            assert await made.backend.read("a.txt", 10) == b"one\n"
+
+    asyncio.run(main())
+
+
 def test_a_provider_that_does_not_answer_keeps_no_lease_from_ending(tmp_path, monkeypatch):
     async def main():
         behind = MemoryProvider()
@@ -472,6 +500,9 @@ def test_prometheus_is_told_what_the_page_shows(tmp_path, monkeypatch):
             (box,) = await create(provider)
             await box.exec(ExecRequest(("true",)))
             await box.fork(2)
+            for call in (box.list("nothing/here"), box.read("a.txt", 1)):
+                with pytest.raises((PathError, QuotaError)):
+                    await call
             async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
                 text = await (await session.get(f"{running.url}/metrics")).text()
                 page = await (await session.get(f"{running.url}/v1/fleet")).json()
@@ -481,6 +512,10 @@ def test_prometheus_is_told_what_the_page_shows(tmp_path, monkeypatch):
             for sample in family.samples
         }
         (node,) = page["nodes"]
+        assert node["failed"] == {}, "a path that is not there is an answer"
+        assert {name.removesuffix("_total") for name, *_ in samples} <= {
+            f"composer_envd_{one.name}{end}" for one in FIGURES for end in ("", "_count", "_sum")
+        }
         assert samples["composer_envd_sandboxes", "idle"] == node["states"]["idle"] == 3
         assert samples["composer_envd_live",] == node["room"]["live"] == 3
         for act in ("create", "exec", "fork"):

@@ -165,6 +165,20 @@ def test_a_ledger_tells_the_next_server_what_had_not_ended(tmp_path, scratch_of)
     again.abandon()
 
 
+def test_a_damaged_line_costs_what_it_said_and_no_more(tmp_path, scratch_of, caplog):
+    ledger = opened(tmp_path / "state")
+    for name in ("one", "two", "three"):
+        ledger.made(name, f"sandbox-{name}")
+    ledger.ended("three")
+    ledger.abandon()
+    path = tmp_path / "state/ledger.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"two"', b"\0\xff") + b'null\n{"ended": 3}\n')
+    past = Ledger.open(tmp_path / "state", "fakes/memory").past
+    assert past is not None and past.sandboxes == {"one": "sandbox-one"}
+    assert past.scratch == ledger.scratch
+    assert "1 of 7 lines" in caplog.text
+
+
 def test_a_state_folder_has_one_server(tmp_path, scratch_of):
     ledger = opened(tmp_path / "state")
     with pytest.raises(ConfigError, match="another server"):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
-from servers import TOKEN, envd
+from servers import TOKEN, end, envd, start
 
 from composer_core.cli import main
+from composer_core.errors import SandboxUnreachable
+from composer_core.protocols import TemplateSpec
 from composer_core.traces import decode
+from composer_core.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[4]
 FAKES = ROOT / "examples/fakes/run.toml"
@@ -51,3 +55,25 @@ def test_a_run_through_a_server_cannot_be_told_from_one_without(tmp_path, monkey
     for name in ("solve_rate_before", "solve_rate_after", "gain", "episodes", "void_share"):
         assert ours[name] == theirs[name], name
     assert TOKEN not in (through / "config.json").read_text(), "the token stands in no run folder"
+
+
+def test_a_server_says_where_its_token_is_and_how_it_ends_and_its_client_that_it_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr("composer_plugin_server.connection.RETRY_S", 0.0)
+    monkeypatch.setattr("composer_plugin_server.connection.TRIES", 1)
+
+    async def main():
+        server = start("fakes/memory", tmp_path / "state")
+        provider = server.provider()
+        try:
+            await provider.create(await provider.prepare(TemplateSpec(Tree(()).ref), Tree(())), 2)
+            server.process.terminate()
+            said = server.process.stdout.read()
+        finally:
+            end(server)
+        assert "the token in the variable COMPOSER_ENVD_TOKEN" in server.said and TOKEN not in server.said
+        assert "asked to end; sandboxes that are destroyed: 2" in said and said.endswith("envd: ended\n")
+        with pytest.raises(SandboxUnreachable, match="does not answer") as gone:
+            await provider.close()
+        assert gone.value.__suppress_context__, "what aiohttp went through is nobody's concern"
+
+    asyncio.run(main())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import socket
+import struct
 from contextlib import asynccontextmanager
 
 import pytest
@@ -25,6 +28,14 @@ class Wire:
         self.heals = False
         """Whether connections that are made from now on are good ones."""
         self._writers: list[asyncio.StreamWriter] = []
+
+    def deafen(self):
+        """What arrives on the connections that there are is dropped, and not even acknowledged."""
+        drop = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # a BPF program: keep no byte
+        program = struct.pack("HP", 1, ctypes.addressof(drop))
+        for writer in self._writers[::2]:
+            end = writer.get_extra_info("socket")
+            end.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
 
     async def serve(self, reader, writer):
         there = await asyncio.open_connection("127.0.0.1", self.port)
@@ -61,10 +72,10 @@ async def far_away(running, lease_s):
                 await asyncio.gather(provider.close(), return_exceptions=True)
 
 
-def provider_that_runs(commands):
+def provider_that_runs(commands, shut=None):
     async def run(files, argv, stdin):
         commands.append(argv)
-        await asyncio.sleep(0.2)
+        await (shut.wait() if shut else asyncio.sleep(0.2))
         return await MemorySandbox.exec(await echoing(), ExecRequest(("echo", "done")))
 
     async def echoing():
@@ -89,6 +100,27 @@ def test_a_command_whose_wire_was_dead_for_a_while_gets_its_answer_and_runs_once
                 while not provider._nodes[0]._unanswered:
                     await asyncio.sleep(0.05)
             wire.heals = True
+            assert (await asyncio.wait_for(asked, 20)).stdout == b"done\n"
+            assert len(commands) == 1
+
+    asyncio.run(main())
+
+
+def test_a_dead_connection_is_found_while_others_live_and_its_command_runs_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "ALIVE_S", {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1})
+    monkeypatch.setattr(connection, "DEAD_S", 2)
+
+    async def main():
+        commands, shut = [], asyncio.Event()
+        behind = provider_that_runs(commands, shut)
+        async with served(tmp_path, monkeypatch, behind) as running, far_away(running, 60.0) as (wire, provider):
+            (box,) = await create(provider)
+            asked = asyncio.ensure_future(box.exec(ExecRequest(("run",))))
+            await until(lambda: commands)
+            wire.deafen()
+            wire.cut.set()
+            wire.heals = True
+            shut.set()
             assert (await asyncio.wait_for(asked, 20)).stdout == b"done\n"
             assert len(commands) == 1
 

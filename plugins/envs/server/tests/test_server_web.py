@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import ssl
 import subprocess
 from contextlib import suppress
@@ -289,10 +290,12 @@ def refused(monkeypatch, capsys):
         ([], "no provider is chosen"),
         (["sandbox.use=fakes/memroy"], "did you mean 'fakes/memory'?"),
         (["sandbox.use=local/process"], "isolates nothing"),
-        (["sandbox.use=local/process", "sandbox.trust=true"], "unknown key 'trust'"),
+        (["sandbox.use=local/process", "sandbox.trust=true"], "what local/process is told does not fit"),
         (["sandbox.use=server/remote"], "no other server's"),
-        (["sandbox.use=fakes/memory", "server.prot=1"], "did you mean 'port'?"),
-        (["sandbox.use=fakes/memory", "admission.starts=-1"], "must be >= 0"),
+        (["sandbox.use=fakes/memory", "server.prot=1"], "server: unknown key 'prot': did you mean 'port'?"),
+        (["sandbox.use=fakes/memory", "server.port=x"], "server.port: expected int, found str"),
+        (["sandbox.use=fakes/memory", "servers.port=1"], "unknown key 'servers': did you mean 'server'?"),
+        (["sandbox.use=fakes/memory", "admission.starts=-1"], "admission: 'starts' must be >= 0"),
         (["sandbox.use=fakes/memory", "server.host=0.0.0.0"], "others could read the token"),
         (["sandbox.use=fakes/memory", "server.port=0", "server.certificate=/missing"], "certificate cannot be used"),
         (["sandbox.use=fakes/memory", "server.node=UP/.."], "small letters and digits"),
@@ -311,7 +314,10 @@ def test_a_file_that_cannot_be_read_and_a_port_that_is_taken_are_told(refused, t
     path.write_text(
         f'[sandbox]\nuse = "fakes/memory"\n[server]\nstate = "{tmp_path}/state"\nhost = "192.0.2.1"\nplain = true\n'
     )
-    assert "cannot listen there" in refused(str(path))
+    assert "server.host is an address of this machine" in refused(str(path))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = f"server.port={taken.getsockname()[1]}"
+        assert "or take another port" in refused(str(path), "--set", port, "--set", "server.host=127.0.0.1")
 
 
 def test_https_is_served_with_a_certificate(tmp_path, monkeypatch):

@@ -40,6 +40,11 @@ BEATS = 4
 """Heartbeats in the time of a lease."""
 UNANSWERED = 2
 """Of them in a row, each waited for as long as two may take, after which a server is given up."""
+ALIVE_S = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5}
+"""When a connection on which nothing is said is first looked at, and how often then: a command may say nothing for an
+hour, and its wire be dead while heartbeats go well on another."""
+DEAD_S = 30
+"""A connection whose other end has acknowledged nothing for so long is lost."""
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
 
 
@@ -127,13 +132,13 @@ class Connection:
                     return found
             except LOST as error:
                 if self.closed:
-                    raise SandboxGone("the provider was closed") from error
+                    raise SandboxGone("the provider was closed") from None
                 silent_s = time.monotonic() + pause_s - max(started_s, self._heard_s)
                 if silent_s > RETRY_S and (tries >= TRIES or self._unanswered >= UNANSWERED):
                     fix = "is composer-run envd running there?"
                     raise SandboxUnreachable(
                         "the environment server does not answer", where=self.url, found=str(error), fix=fix
-                    ) from error
+                    ) from None  # that is all there is to tell: what lies below is aiohttp's
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         raise AssertionError("not reached")
@@ -147,7 +152,7 @@ class Connection:
 
     def _session(self, most: int) -> aiohttp.ClientSession:
         """Times are the server's to keep: it knows when a command's is over."""
-        connector = aiohttp.TCPConnector(limit=most, limit_per_host=most)
+        connector = aiohttp.TCPConnector(limit=most, limit_per_host=most, socket_factory=_watched)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/octet-stream"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
         return aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout, trust_env=False)
@@ -236,6 +241,16 @@ class Connection:
         finally:
             self.closed = True
             await self._hang_up()
+
+
+def _watched(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that the kernel keeps an eye on, as far as this system's can."""
+    made = socket.socket(*address[:3])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in {**ALIVE_S, "TCP_USER_TIMEOUT": DEAD_S * 1000}.items():
+        if option := getattr(socket, name, None):
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 def _reply(status: int, found: bytes, reply: type[T]) -> T:

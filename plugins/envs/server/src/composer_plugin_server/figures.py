@@ -39,9 +39,9 @@ class Figures:
     total_s: defaultdict[str, float] = field(factory=lambda: defaultdict(float))
     """The time that timed acts took since the start."""
     failed: Counter[str] = field(factory=Counter)
-    """Acts that raised, by name."""
+    """Acts that failed, by name."""
     counts: Counter[str] = field(factory=Counter)
-    """orphans_reaped, leases_expired, sandboxes_expired, vanished, stuck, pool_hits, pool_misses, replayed."""
+    """orphans_reaped, leases_expired, sandboxes_expired, vanished, stuck."""
     points: deque[Point] = field(factory=lambda: deque(maxlen=POINTS))
 
     def took(self, act: str, seconds: float) -> None:

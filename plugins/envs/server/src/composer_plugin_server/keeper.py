@@ -21,6 +21,7 @@ from composer_core.errors import SandboxGone
 from composer_plugin_server.leases import Lease, Owned
 from composer_plugin_server.node import Node
 from composer_plugin_server.operations import Operations
+from composer_plugin_server.pools import Warm
 
 TICK_S, SECOND_S = 0.25, 1.0
 log = logging.getLogger(__name__)
@@ -105,17 +106,23 @@ class Keeper:
         """What the provider has lost is taken off; what could not be destroyed is tried again."""
         for lease in self.node.leases:
             for owned in list(lease.sandboxes.values()):
-                if await self._vanished(owned) and lease.sandboxes.get(owned.id) is owned:
+                if await self._vanished(owned.backend.id) and lease.sandboxes.get(owned.id) is owned:
                     del lease.sandboxes[owned.id]
-                    self.node.figures.counts["vanished"] += 1
-                    self.node.making.gone(owned)
+                    self._gone(owned)
+        for warm in self.node.pools.members():
+            if await self._vanished(warm.backend.id) and self.node.pools.drop(warm):
+                self._gone(warm)
         for owned in list(self.node.making.ending.values()):
             with suppress(Exception):
                 await self.node.making.finish(owned)
 
-    async def _vanished(self, owned: Owned) -> bool:
+    def _gone(self, one: Owned | Warm) -> None:
+        self.node.figures.counts["vanished"] += 1
+        self.node.making.gone(one.id, one.ticket)
+
+    async def _vanished(self, backend: str) -> bool:
         try:
-            await self.node.provider.attach(owned.backend.id)
+            await self.node.provider.attach(backend)
         except SandboxGone:
             return True
         except Exception:  # it cannot be told now

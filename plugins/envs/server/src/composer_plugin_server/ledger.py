@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from attrs import define, field, frozen
 
 from composer_core.errors import ConfigError
 
+log = logging.getLogger(__name__)
 LINES = 4096
 """Lines of history after which the ledger is written anew."""
 
@@ -122,15 +125,29 @@ def _name(path: Path) -> str:
 
 
 def _read(path: Path) -> Past | None:
-    """A last line that was cut off is left out."""
-    try:
-        header, *rows = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
-    except (OSError, ValueError):
-        return None
-    live: dict[str, str] = {}
-    for row in rows:
-        if "ended" in row:
-            live.pop(row["ended"], None)
-        else:
-            live[row.get("made") or row["starting"]] = row.get("backend", "")
-    return Past(Path(header["scratch"]), header["provider"], live)
+    """A line that cannot be read (the last one may have been cut off) costs what it said and no more."""
+    scratch, provider, live = "", "", dict[str, str]()
+    for row in _rows(path):
+        match row:
+            case {"scratch": str(scratch), "provider": str(provider)}:
+                pass
+            case {"ended": str(id)}:
+                live.pop(id, None)
+            case {"made": str(id), "backend": str(backend)}:
+                live[id] = backend
+            case {"starting": str(id)}:
+                live[id] = ""
+    return Past(Path(scratch), provider, live) if scratch else None
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    """What can be read; how much cannot is logged."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    damaged = 0
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            damaged += 1
+    if damaged:
+        log.warning("%d of %d lines of %s cannot be read; what they told may have been left", damaged, len(lines), path)

@@ -23,6 +23,7 @@ from composer_core.records import SandboxSpec, resolve
 from composer_plugin_server.server import serve
 from composer_plugin_server.settings import Settings
 from composer_plugin_server.strict import structured
+from composer_plugin_server.tokens import token_place
 
 OWN = "server/remote"
 
@@ -55,11 +56,19 @@ async def _run(settings: Settings, chosen: Chosen) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    token = token_place(settings.server.token_file)
     async with serve(settings, chosen.build, chosen.id) as running:
         if running.reaped:
-            click.echo(f"composer-run envd: {running.reaped} left by an earlier server were reaped")
-        click.echo(f"composer-run envd: {chosen.id} at {running.url}, node {running.node.name}")
+            _say(f"{running.reaped} left by an earlier server were reaped")
+        _say(f"clients need the token in {token}")
+        _say(f"{chosen.id} at {running.url}, node {running.node.name}")
         await stop.wait()
+        _say(f"asked to end; sandboxes that are destroyed: {running.node.gate.live}")
+    _say("ended")
+
+
+def _say(text: str) -> None:
+    click.echo(f"composer-run envd: {text}")
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
@@ -74,12 +83,13 @@ def load(path: Path | None, overrides: Sequence[str]) -> Settings:
     data = _read(path) if path else {}
     for text in overrides:
         _set(data, text)
-    where = " --set ".join([*([str(path)] if path else []), *overrides]) or "composer-run envd"
+    where = " --set ".join([str(path) if path else "composer-run envd", *overrides])
     sandbox = data.get("sandbox")
     if not isinstance(sandbox, dict) or not isinstance(sandbox.get("use"), str):
         raise ConfigError("no provider is chosen", where=where, expected='[sandbox] with use = "plugin/name"')
     settings = {key: value for key, value in sandbox.items() if key != "use"}
-    return structured({**data, "sandbox": {"use": sandbox["use"], "settings": settings}}, Settings, where)
+    tables = {**data, "sandbox": {"use": sandbox["use"], "settings": settings}}
+    return structured(tables, Settings, "what the server is told", where)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -121,7 +131,7 @@ def choose(settings: Settings, options: Options) -> Chosen:
         raise ConfigError("a server's provider is no other server's", where="sandbox.use", found=OWN)
     spec: Any = entry.spec
     assert isinstance(spec, SandboxSpec)
-    config: Any = structured(settings.sandbox.settings, spec.config, "sandbox")
+    config: Any = structured(settings.sandbox.settings, spec.config, f"what {entry.id} is told", "[sandbox]")
     view = RunView(settings, {"sandboxes": ((entry.id, config),)}, {"sandboxes": ((entry.id, spec),)})
     problems = plugins.check(view)
     if problems:

@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 
 from attrs import define, field
 
-from composer_core.errors import BackendError, ComposerError, NoCapacity, SandboxError, SandboxGone, boundary
+from composer_core.errors import (
+    BackendError,
+    ComposerError,
+    NoCapacity,
+    PathError,
+    QuotaError,
+    SandboxError,
+    SandboxGone,
+    boundary,
+)
 from composer_core.protocols import Created, Failed, SandboxBackend, SandboxProvider, SnapshotRef, TemplateRef
 from composer_plugin_server.figures import Figures
 from composer_plugin_server.gate import Ticket
@@ -24,6 +33,8 @@ from composer_plugin_server.leases import Owned
 from composer_plugin_server.ledger import Ledger
 
 T = TypeVar("T")
+ANSWERS = (PathError, QuotaError)
+"""What a provider says of a request that cannot be met; it has done its part, and nothing has failed."""
 END_S = 5.0
 """How long what is being made or destroyed may take to end when the server does."""
 
@@ -48,6 +59,8 @@ class Making:
         try:
             with boundary("sandboxes", self.plugin):
                 return await call()
+        except ANSWERS:
+            raise
         except ComposerError:
             self.figures.failed[act] += 1
             raise
@@ -131,12 +144,12 @@ class Making:
             raise
         if self.ending.pop(owned.id, None):
             self.figures.done["destroy"] += 1
-            self.gone(owned)
+            self.gone(owned.id, owned.ticket)
 
-    def gone(self, owned: Owned) -> None:
+    def gone(self, id: str, ticket: Ticket) -> None:
         """It exists no more, however that came."""
-        self.ledger.ended(owned.id)
-        owned.ticket.leave()
+        self.ledger.ended(id)
+        ticket.leave()
 
     async def close(self) -> None:
         """Wait for what goes on by itself, cut off what does not end, and close the provider, which ends its part."""

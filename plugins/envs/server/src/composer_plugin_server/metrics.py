@@ -1,10 +1,14 @@
-"""Prometheus metrics of a node, in a registry of its own; values are read when they are asked for."""
+"""Prometheus metrics of a node, in a registry of its own; values are read when they are asked for.
+
+`FIGURES` says what there is, here and on the documentation's page.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attrs import frozen
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
@@ -15,6 +19,49 @@ from composer_plugin_server.node import Node
 TYPE = CONTENT_TYPE_LATEST
 PREFIX = "composer_envd"
 PRESSURES = ("memory_some", "memory_full", "cpu_some", "io_full")
+FAMILIES: Mapping[str, Any] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "summary": SummaryMetricFamily,
+}
+Values = Mapping[tuple[str, ...], tuple[float, ...]]
+"""Labels -> the value; of a summary, count and sum."""
+
+
+@frozen
+class Figure:
+    """One metric."""
+
+    name: str
+    """Without `PREFIX`; a counter's has "_total" behind it where it is shown, a summary's "_count" and "_sum"."""
+    kind: str
+    """A key of `FAMILIES`."""
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+FIGURES = (
+    Figure("sandboxes", "gauge", f"Sandboxes by state: {', '.join(STATES)}.", ("state",)),
+    Figure("queue_depth", "gauge", "Creations that wait."),
+    Figure("queue_oldest_seconds", "gauge", "How long the first in line has waited."),
+    Figure("starting", "gauge", "Creations under way."),
+    Figure("live", "gauge", "Sandboxes that take room."),
+    Figure("room", "gauge", "Sandboxes that may live."),
+    Figure("memory_counted_bytes", "gauge", "Memory that live sandboxes are counted with."),
+    Figure("memory_budget_bytes", "gauge", "Memory that they may be counted with."),
+    Figure("leases", "gauge", "Clients."),
+    Figure("started_seconds", "gauge", "When the server started, since the epoch."),
+    Figure("pressure", "gauge", "Share of the last 10 s in which tasks stood still (PSI).", ("kind",)),
+    Figure("available_bytes", "gauge", "Memory of the machine that is available."),
+    Figure("refusals", "counter", "Creations refused.", ("reason",)),
+    Figure("acts", "counter", "Acts that ended well.", ("act",)),
+    Figure("failures", "counter", "Acts that failed; a path that is not there is an answer, no failure.", ("act",)),
+    Figure("events", "counter", "orphans_reaped, leases_expired, sandboxes_expired, vanished (gone behind the server's "
+           "back), stuck (could not be destroyed, and is tried again).", ("event",)),
+    Figure("pool", "counter", "Creations of templates with a pool: hit, miss.", ("found",)),
+    Figure("latency_seconds", "gauge", "Quantiles of the newest acts.", ("act", "quantile")),
+    Figure("duration_seconds", "summary", f"Acts and the time they took: {', '.join(ACTS)}.", ("act",)),
+)  # fmt: skip
 
 
 class NodeCollector:
@@ -24,66 +71,63 @@ class NodeCollector:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:
-        node, figures = self._node, self._node.figures
-        yield _labelled(GaugeMetricFamily(f"{PREFIX}_sandboxes", "Sandboxes by state.", labels=["state"]),
-                        {name: states(node)[name] for name in STATES})  # fmt: skip
-        yield from self._gauges()
-        yield _labelled(
-            CounterMetricFamily(f"{PREFIX}_refusals", "Creations refused.", labels=["reason"]), node.gate.refused
-        )
-        yield _labelled(CounterMetricFamily(f"{PREFIX}_acts", "Acts that ended well.", labels=["act"]), figures.done)
-        yield _labelled(CounterMetricFamily(f"{PREFIX}_failures", "Acts that raised.", labels=["act"]), figures.failed)
-        yield _labelled(
-            CounterMetricFamily(f"{PREFIX}_events", "What else happened.", labels=["event"]), figures.counts
-        )
-        pool = {"hit": node.pools.hits, "miss": node.pools.misses}
-        yield _labelled(
-            CounterMetricFamily(f"{PREFIX}_pool", "Creations of templates with a pool.", labels=["found"]), pool
-        )
-        yield from self._latencies()
+        found = {**self._gate(), **self._pressure(), **self._acts()}
+        for figure in FIGURES:
+            family = FAMILIES[figure.kind](f"{PREFIX}_{figure.name}", figure.text, labels=figure.labels)
+            for labels, values in sorted(found[figure.name].items()):
+                family.add_metric(labels, *values)
+            yield family
 
-    def _gauges(self) -> Iterator[Metric]:
-        gate = self._node.gate
-        values = {
-            "queue_depth": ("Creations that wait.", gate.waiting),
-            "queue_oldest_seconds": ("How long the first in line has waited.", gate.oldest_s),
-            "starting": ("Creations under way.", gate.starting),
-            "live": ("Sandboxes that take room.", gate.live),
-            "room": ("Sandboxes that may live.", gate.limits.sandboxes),
-            "memory_counted_bytes": ("Memory that live sandboxes are counted with.", gate.memory_bytes),
-            "memory_budget_bytes": ("Memory that they may be counted with.", gate.limits.memory_bytes),
-            "leases": ("Clients.", len(self._node.leases)),
-            "started_seconds": ("When the server started, since the epoch.", self._node.figures.started_s),
+    def _gate(self) -> dict[str, Values]:
+        node, gate = self._node, self._node.gate
+        found = states(node)
+        return {
+            "sandboxes": {(name,): (found[name],) for name in STATES},
+            "queue_depth": _one(gate.waiting),
+            "queue_oldest_seconds": _one(gate.oldest_s),
+            "starting": _one(gate.starting),
+            "live": _one(gate.live),
+            "room": _one(gate.limits.sandboxes),
+            "memory_counted_bytes": _one(gate.memory_bytes),
+            "memory_budget_bytes": _one(gate.limits.memory_bytes),
+            "leases": _one(len(node.leases)),
+            "started_seconds": _one(node.figures.started_s),
+            "refusals": _each(gate.refused),
+            "pool": _each({"hit": node.pools.hits, "miss": node.pools.misses}),
         }
-        for name, (text, value) in values.items():
-            yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
-        if gate.pressure:
-            found = {name: getattr(gate.pressure, name) for name in PRESSURES}
-            told = {name: share / 100 for name, share in found.items() if share is not None}
-            text = "Share of the last 10 s in which tasks stood still."
-            yield _labelled(GaugeMetricFamily(f"{PREFIX}_pressure", text, labels=["kind"]), told)
-            text = "Memory of the machine that is available."
-            yield GaugeMetricFamily(f"{PREFIX}_available_bytes", text, value=gate.pressure.available_bytes)
 
-    def _latencies(self) -> Iterator[Metric]:
-        """Quantiles of the newest acts, which are few enough to sort at every scrape."""
-        text = "Quantiles of the newest acts."
-        family = GaugeMetricFamily(f"{PREFIX}_latency_seconds", text, labels=["act", "quantile"])
-        sums = SummaryMetricFamily(f"{PREFIX}_duration_seconds", "Acts and the time they took.", labels=["act"])
-        for act, found in self._node.figures.percentiles().items():
-            for name, share in SHARES.items():
-                family.add_metric([act, str(share)], found[name] / 1e3)
-        for act in ACTS:
-            sums.add_metric([act], self._node.figures.done[act], self._node.figures.total_s[act])
-        yield family
-        yield sums
+    def _pressure(self) -> dict[str, Values]:
+        """What this kernel does not tell is left out."""
+        look = self._node.gate.pressure
+        shares = {name: getattr(look, name, None) for name in PRESSURES}
+        return {
+            "pressure": _each({name: share / 100 for name, share in shares.items() if share is not None}),
+            "available_bytes": _one(look.available_bytes) if look else {},
+        }
+
+    def _acts(self) -> dict[str, Values]:
+        """Quantiles are of acts that are few enough to sort at every scrape."""
+        figures = self._node.figures
+        latencies: Values = {
+            (act, str(share)): (shown[name] / 1e3,)
+            for act, shown in figures.percentiles().items()
+            for name, share in SHARES.items()
+        }
+        return {
+            "acts": _each(figures.done),
+            "failures": _each(figures.failed),
+            "events": _each(figures.counts),
+            "latency_seconds": latencies,
+            "duration_seconds": {(act,): (figures.done[act], figures.total_s[act]) for act in ACTS},
+        }
 
 
-def _labelled(family: Any, values: Mapping[str, float]) -> Metric:
-    for name, value in sorted(values.items()):
-        family.add_metric([name], value)
-    made: Metric = family
-    return made
+def _one(value: float) -> Values:
+    return {(): (value,)}
+
+
+def _each(values: Mapping[str, float]) -> Values:
+    return {(name,): (value,) for name, value in values.items()}
 
 
 class Metrics:

@@ -56,7 +56,7 @@ class Pools:
 
     @property
     def warm(self) -> int:
-        return sum(len(pool.ready) for pool in self._pools.values())
+        return len(self.members())
 
     def want(self, template: str, group: int) -> None:
         """A client with groups of this size uses the template: keep as many ready."""
@@ -77,6 +77,18 @@ class Pools:
             return None
         self.hits += 1
         return pool.ready.popleft()
+
+    def members(self) -> list[Warm]:
+        """All that are ready now."""
+        return [warm for pool in self._pools.values() for warm in pool.ready]
+
+    def drop(self, warm: Warm) -> bool:
+        """Forget one that exists no more; False if it was taken or ended meanwhile."""
+        for pool in self._pools.values():
+            if warm in pool.ready:
+                pool.ready.remove(warm)
+                return True
+        return False
 
     def tend(self) -> None:
         """Fill what is wanted, end what is not; called now and then."""
@@ -130,6 +142,6 @@ class Pools:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        pools, self._pools = self._pools, OrderedDict()
-        ends = (self.end(warm) for pool in pools.values() for warm in pool.ready)
-        await asyncio.gather(*ends, return_exceptions=True)
+        members = self.members()
+        self._pools.clear()
+        await asyncio.gather(*map(self.end, members), return_exceptions=True)

@@ -7,6 +7,7 @@ starts, lie below the scratch folder, which is also how the next server knows th
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import ssl
 import tempfile
@@ -36,6 +37,11 @@ DIST = "composer-plugin-server"
 BACKLOG = 8192
 END_S = 5.0
 """How long requests under way may take to end when the server does."""
+FIXES = {
+    errno.EADDRINUSE: "end what listens there, another server perhaps, or take another port: --set server.port=7078",
+    errno.EACCES: "ports below 1024 are root's: --set server.port=7077",
+}
+"""Why it cannot listen -> what helps; for all else it is the address."""
 
 
 @frozen
@@ -107,7 +113,8 @@ async def _listening(node: Node, token: str, tls: ssl.SSLContext | None) -> Asyn
             await web.TCPSite(runner, wanted.host, wanted.port, ssl_context=tls, backlog=BACKLOG).start()
         except OSError as error:
             where = f"{wanted.host}:{wanted.port}"
-            raise ConfigError("the server cannot listen there", where=where, found=str(error)) from error
+            fix = FIXES.get(error.errno or 0, "server.host is an address of this machine, such as 127.0.0.1")
+            raise ConfigError("the server cannot listen there", where=where, found=str(error), fix=fix) from error
         host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
         yield f"{'https' if tls else 'http'}://{host}:{runner.addresses[0][1]}"
     finally:

@@ -21,21 +21,21 @@ T = TypeVar("T")
 MISFITS = (cattrs.BaseValidationError, ValueError, TypeError, KeyError)
 
 
-def structured(data: Any, cls: type[T], where: str) -> T:
-    """`data` as `cls`.
+def structured(data: Any, cls: type[T], what: str, where: str | None = None) -> T:
+    """`data`, which messages call `what`, as `cls`.
 
     Raises:
-        ConfigError: something does not fit; all of it in one message.
+        ConfigError: something does not fit; all of it in one message, each with its place.
     """
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{where} is no table of keys and values", found=type(data).__name__)
+        raise ConfigError(f"{what} is no table of keys and values", where=where, found=type(data).__name__)
     try:
         return _CONVERTER.structure(data, cls)
     except ConfigError:
         raise
     except MISFITS as error:
-        found = "; ".join(cattrs.transform_error(error, "", _explain))
-        raise ConfigError(f"{where} does not fit", found=found, expected=_names(cls)) from error
+        found = "; ".join(map(_placed, cattrs.transform_error(error, "", _explain)))
+        raise ConfigError(f"{what} does not fit", where=where, found=found) from error
 
 
 def plain(value: Any) -> Any:
@@ -43,8 +43,10 @@ def plain(value: Any) -> Any:
     return _CONVERTER.unstructure(value)
 
 
-def _names(cls: type) -> str:
-    return ", ".join(a.name for a in attrs.fields(cls)) or "no keys at all"
+def _placed(line: str) -> str:
+    """cattrs names the place last."""
+    text, _, place = line.rpartition(" @ ")
+    return f"{place.removeprefix('.')}: {text}".removeprefix(": ")
 
 
 def _explain(error: BaseException, hint: type | None) -> str:

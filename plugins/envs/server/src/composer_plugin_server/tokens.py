@@ -20,13 +20,23 @@ def read_token(token_file: str, *, make: bool = False) -> str:
     Raises:
         ConfigError: there is none, it is too short, or others may read its file.
     """
-    given = os.environ.get(TOKEN_VARIABLE, "").strip()
-    if given and not token_file:
-        return _long_enough(given, f"the variable {TOKEN_VARIABLE}")
-    path = Path(token_file or TOKEN_FILE).expanduser()
-    if make and not path.exists():
-        _write(path)
-    return _long_enough(_read(path), str(path))
+    place = token_place(token_file)
+    if not isinstance(place, Path):
+        return _long_enough(_given(), place)
+    if make and not place.exists():
+        _write(place)
+    return _long_enough(_read(place), str(place))
+
+
+def token_place(token_file: str) -> Path | str:
+    """Where the token is looked for: a file, or in words the variable."""
+    if _given() and not token_file:
+        return f"the variable {TOKEN_VARIABLE}"
+    return Path(token_file or TOKEN_FILE).expanduser()
+
+
+def _given() -> str:
+    return os.environ.get(TOKEN_VARIABLE, "").strip()
 
 
 def same(given: str, token: str) -> bool:
