@@ -152,16 +152,11 @@ def kvm(device: str = kvm_guest.DEVICE) -> Finding:
     if not os.access(device, os.R_OK | os.W_OK):
         return Finding("kvm", BROKEN, f"{device} may not be opened", lost, "add yourself to the group kvm")
     good, text = says([sys.executable, "-I", str(kvm_guest.__file__), device])
-    if good and os.geteuid() == 0 and not shared(os.stat(device)):
-        fix = f"chgrp kvm {device}; chmod 660 {device}: machines run as nobody, in the device's group"
-        return Finding("kvm", BROKEN, f"{device} {text}, for root alone", lost, fix)
-    fix = "" if good else "switch on virtualization in the firmware, or nested virtualization in the hypervisor below"
-    return Finding("kvm", OK if good else BROKEN, f"{device} {text}", "" if good else lost, fix)
-
-
-def shared(device: os.stat_result) -> bool:
-    """Whether others than root may use it, at least a group that is not root's."""
-    return device.st_mode & 0o006 == 0o006 or (device.st_mode & 0o060 == 0o060 and device.st_gid != 0)
+    fix = (
+        "switch on virtualization in the firmware, or nested virtualization in the hypervisor below; on a rented "
+        "machine, take a kind that offers it"
+    )
+    return Finding("kvm", OK if good else BROKEN, f"{device} {text}", "" if good else lost, "" if good else fix)
 
 
 def docker() -> Finding:
