@@ -7,8 +7,8 @@ halted" counts, and only if the loop took no longer than a processor might: an i
 long. Processor time is what is measured, so that a busy machine is not taken for a slow one.
 
 `python -I kvm.py DEVICE` does it in a process of its own, which a caller can end when a hypervisor below hangs: it
-prints what there is to say of the device and exits with 0 only if the guest halted in time. Standard library alone. Source:
-Documentation/virt/kvm/api.rst and include/uapi/linux/kvm.h of Linux.
+prints what there is to say of the device and exits with 0 only if the guest halted in time. Standard library alone.
+Source: Documentation/virt/kvm/api.rst and include/uapi/linux/kvm.h of Linux.
 """
 
 from __future__ import annotations
