@@ -30,7 +30,7 @@ WHOLE = (
 """Modules of core that are public as a whole."""
 PARTS = (
     "assembly", "cli", "config", "credit", "diffs", "episode", "executor", "grading", "history", "hosts", "listing",
-    "noise", "parts", "plugins", "printable", "sandbox", "schema", "stores", "tensors", "traces", "tracking",
+    "noise", "opening", "parts", "plugins", "printable", "sandbox", "schema", "stores", "tensors", "traces", "tracking",
 )  # fmt: skip
 """Modules of core of which the names in `__all__` are public."""
 CORE = ("composer_core", *(f"composer_core.{name}" for name in sorted((*WHOLE, *PARTS))))
