@@ -111,6 +111,21 @@ def test_a_model_without_experts_is_refused():
         quantize_(build(LlamaConfig(num_hidden_layers=1, **{key: COMMON[key] for key in kept})))
 
 
+def test_triton_is_refused_where_no_device_runs_it_before_anything_is_changed(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = build(MODELS["qwen3-moe"])
+    with pytest.raises(RuntimeError, match=r'"triton" cannot run here.*choose "auto" or "reference"'):
+        quantize_(model, MXFP8Config(implementation="triton"))
+    assert not [module for module in model.modules() if hasattr(module, "mxfp8")]
+
+
+def test_a_setting_that_is_none_of_its_options_is_told_in_a_sentence():
+    with pytest.raises(ValueError) as refused:
+        MXFP8Config(recipe="round")
+    assert str(refused.value) == "recipe is one of 'rceil', 'rceil_hp_wgrad', 'floor', found 'round'"
+
+
 def test_a_filter_says_which_layers_are_converted():
     model = quantize_(build(MODELS["qwen3-moe"]), filter_fn=lambda _, name: ".1." in name)
     assert [name for name, module in model.named_modules() if hasattr(module, "mxfp8")] == [

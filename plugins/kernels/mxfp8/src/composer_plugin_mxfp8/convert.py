@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.functional import silu
 
+from composer_plugin_mxfp8 import support
 from composer_plugin_mxfp8.config import MXFP8Config
 from composer_plugin_mxfp8.experts import DEFAULT, mxfp8_experts
 from composer_plugin_mxfp8.formats import BLOCK
@@ -31,7 +32,10 @@ def quantize_(model: nn.Module, config: MXFP8Config = DEFAULT, filter_fn: Filter
 
     Raises:
         ValueError: none is chosen, or one that is chosen cannot; then nothing is changed.
+        RuntimeError: `config.implementation` is "triton" and cannot run on this machine.
     """
+    if config.implementation == "triton" and (reason := support.why_not_here()):
+        raise RuntimeError(f'implementation = "triton" cannot run here: {reason}; choose "auto" or "reference"')
     chosen = {name: module for name, module in experts_of(model) if filter_fn is None or filter_fn(module, name)}
     if not chosen:
         raise ValueError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import torch
 from attrs import evolve
 
 from composer_core import BuildContext, Problem
@@ -36,6 +35,5 @@ def build_reference(config: MXFP8Config, build: BuildContext) -> Experts:
 
 def triton_problem() -> Iterator[Problem]:
     """Why `implementation = "triton"` cannot be kept on this machine, if it cannot."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if reason := support.why_not(device):
+    if reason := support.why_not_here():
         yield Problem(WHERE, f"the Triton kernels cannot run here: {reason}", 'choose "auto" or "reference"')

@@ -51,6 +51,11 @@ def why_not(device: torch.device) -> str | None:
     return None
 
 
+def why_not_here() -> str | None:
+    """Why they can run on no device of this machine; None if they can."""
+    return why_not(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def _numbers(version: str) -> tuple[int, int]:
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
