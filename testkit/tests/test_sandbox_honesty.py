@@ -2,6 +2,8 @@
 
 import importlib
 import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -44,6 +46,21 @@ def test_a_provider_without_walls_is_refused_before_anything_is_run(isolation, c
     ):
         with pytest.raises(AssertionError, match=said):
             test()
+
+
+@pytest.mark.parametrize("contract", ["sandbox_honesty.HonestyContract", "sandbox_verdicts.VerdictContract"])
+def test_sandboxes_that_claim_no_walls_are_told_so_once_and_how_to_go_on(contract, tmp_path):
+    module, _, name = contract.partition(".")
+    (tmp_path / "test_mine.py").write_text(
+        f"from composer_testing.contracts.{module} import {name}\n"
+        "from composer_testing.fakes.plugin import composer_sandboxes\n"
+        f"class TestMine({name}):\n    spec = next(iter(composer_sandboxes()))\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 error in" in found.stdout and "Traceback" not in found.stdout
+    assert "memory does not declare that it isolates: nothing of TestMine may be run in it" in found.stdout
+    assert "subclass CommandContract" in found.stdout
 
 
 def test_the_forgers_answers_are_those_of_the_repaired_module():

@@ -14,7 +14,7 @@ means that harm nobody, and nothing else is run on a provider that does not hold
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
@@ -29,25 +29,24 @@ from composer_core.sandbox import Sandboxes
 from composer_core.trees import Patch
 from composer_testing.honest_task import GRADING, RIGHT, RIGHT_TEXT, VIEW, WORKSPACE, repair
 from composer_testing.honest_ways import ALONE, CODE, ENDLESS, ENV, QUICK, SEARCH, TAMPERING
-from composer_testing.sandbox_suite import SandboxSuite
-from composer_testing.sandbox_walls import walls_hold
+from composer_testing.walled_suite import WalledSuite
 
 ENDLESS_S = 3.0
 LIMITS = SandboxLimits(memory_bytes=128 << 20, processes=24, file_bytes=1 << 20, disk_bytes=6 << 20)
 
 
-class HonestyContract(SandboxSuite):
+class HonestyContract(WalledSuite):
     """Name your subclass `Test...`."""
 
     reward: ClassVar[str] = "composer_plugin_hidden_tests.reward:hidden_tests"
     """The outcome reward, `module:function`, a function of `patch` and `grading`."""
-    _walls_hold: ClassVar[bool] = False
     quick: ClassVar[bool] = False
     """For sandboxes that take their time: ways that do not disturb each other are tried in one sandbox (and one by one
     if that is paid, to tell which), of the others those that meet a sandbox's own walls. COMPOSER_SOAK=1 tries all."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """A test for each way that is tried on its own."""
+        super().pytest_generate_tests(metafunc)
         quick = self.quick and not os.environ.get("COMPOSER_SOAK")
         ways: dict[str, Collection[str]] = {"tampering": TAMPERING, "alone": ALONE, "code": CODE}
         if quick:
@@ -57,16 +56,6 @@ class HonestyContract(SandboxSuite):
             metafunc.parametrize(argument, names, ids=[name.replace(" ", "-") for name in names])
 
     # --- how it is done ---
-
-    def use(self, act: Callable[[SandboxProvider], Awaitable[Any]], *, fresh: bool = False) -> Any:
-        """Once walls have held in this class; a provider that claims none is refused."""
-        kind = type(self)
-        if not kind.__dict__.get("_walls_hold"):
-            claims = self.spec.isolation != "none" and "sandbox.isolates" in self.spec.capabilities
-            assert claims, f"{self.spec.name} does not declare that it isolates: nothing of this may be run in it"
-            super().use(walls_hold)
-            kind._walls_hold = True
-        return super().use(act, fresh=fresh)
 
     def paid(self, scripts: Mapping[str, str]) -> float:
         """The score of an agent that runs these, one after the other, in one sandbox."""

@@ -11,17 +11,16 @@ not. Takes `sh`, coreutils and `python3`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from composer_core.errors import PathError, QuotaError
 from composer_core.protocols import ExecResult, SandboxProvider
 from composer_core.sandbox import Sandbox
-from composer_testing.sandbox_suite import SandboxSuite, new_sandbox
-from composer_testing.sandbox_walls import walls_hold
+from composer_testing.sandbox_suite import new_sandbox
+from composer_testing.walled_suite import WalledSuite
 
 POWERS = """
 import ctypes, os
@@ -80,20 +79,11 @@ BOMBS = {
 }
 
 
-class SecurityContract(SandboxSuite):
+class SecurityContract(WalledSuite):
     """Name your subclass `Test...`."""
 
-    _walls_hold: ClassVar[bool] = False
     setuid_programs: ClassVar[bool] = True
     """Whether the image has such programs, which `NoNewPrivs` makes harmless."""
-
-    def use(self, act: Callable[[SandboxProvider], Awaitable[Any]], *, fresh: bool = False) -> Any:
-        kind = type(self)
-        if not kind.__dict__.get("_walls_hold"):
-            assert "sandbox.isolates" in self.spec.capabilities, f"{self.spec.name} does not declare that it isolates"
-            super().use(walls_hold)
-            kind._walls_hold = True
-        return super().use(act, fresh=fresh)
 
     def said(self, script: str, *, python: bool = False, timeout_s: float = 30) -> str:
         async def act(sandbox: Sandbox, provider: SandboxProvider) -> ExecResult:
