@@ -11,12 +11,14 @@ from composer_core.columns import Column
 from composer_core.context import Plain
 from composer_core.episode import run_episode
 from composer_core.errors import GradingError, ToolError
+from composer_core.executor import result_of
 from composer_core.parts import EpisodeParts
 from composer_core.protocols import Ask, BuildContext, Continue, NewBranch
 from composer_core.records import NoConfig, RewardSpec
 from composer_core.sandbox import Sandboxes
 from composer_core.scoring import Reward
 from composer_core.toolbox import Tool, Toolbox
+from composer_core.traces import decode, encode, readable
 from composer_core.types import (
     Call,
     Completion,
@@ -441,3 +443,42 @@ def test_what_the_run_allows_is_reached_from_the_episodes_sandbox_and_never_from
     assert run(Script(WRITE, DONE), boxes=boxes).verdict.outcome is Outcome.SOLVED
     assert boxes.created - before == 2, "one to act in, one to grade in"
     assert list(allowed.values()) == [("example.com:443",)]
+
+
+# --- calls that were repaired
+
+
+class Repairing:
+    """The lines of the fakes, whose calls a renderer had to mend."""
+
+    def __init__(self, repair):
+        self.repair = repair
+
+    def __getattr__(self, name):
+        return getattr(RENDERER, name)
+
+    def parse(self, ids):
+        turn = RENDERER.parse(ids)
+        return evolve(turn, calls=tuple(evolve(call, repair=self.repair) for call in turn.calls))
+
+
+def test_a_repaired_call_is_executed_trained_as_it_was_sampled_and_counted():
+    plain, mended = (run(Script(WRITE, DONE), renderer=one) for one in (RENDERER, Repairing("a brace was missing")))
+    assert mended.branches == plain.branches and mended.verdict.solved
+    assert (result_of(plain).stats["repaired_calls"], result_of(mended).stats["repaired_calls"]) == (0, 2)
+    assert result_of(mended).stats["bad_calls"] == 0
+    assert decode(encode(mended)) == mended and "[repaired: a brace was missing]" in readable(mended)
+
+
+def test_a_strict_run_refuses_a_repaired_call_and_says_what_was_wrong():
+    box = evolve(toolbox(), strict=True)
+    trace = run(Script(WRITE, DONE), renderer=Repairing("a brace was missing"), box=box, limits=Limits(turns=2))
+    assert [call.problem for call in trace.calls()] == ["malformed", "malformed"]
+    assert trace.results()[0].text == "the call is not well-formed: a brace was missing"
+    assert not trace.verdict.solved
+
+
+def test_what_tools_leave_in_the_scratch_folder_is_no_part_of_the_patch():
+    notes = evolve(WRITE, arguments={"path": ".agent/notes.txt", "text": "x"})
+    trace = run(Script(notes, WRITE, DONE))
+    assert trace.patch.touched() == run(Script(WRITE, DONE)).patch.touched()

@@ -12,7 +12,7 @@ from attrs import frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_core.errors import PluginError, ToolError
+from composer_core.errors import ConfigError, PluginError, ToolError
 from composer_core.protocols import ToolContext, ToolOutput
 from composer_core.records import ToolSpec
 from composer_core.schema import bind, call_tool, schema_of
@@ -239,3 +239,43 @@ def test_other_results_and_stop_iteration_are_errors():
         run(number)
     with pytest.raises(RuntimeError, match="StopIteration"):
         run(stops)
+
+
+# --- per run: arguments left out, and no guesses
+
+
+def test_an_argument_that_a_run_leaves_out_is_neither_told_nor_taken():
+    without = ("flag", "env")
+    told = schema_of(EVERYTHING, without).parameters["properties"]
+    assert list(told) == [name for name in schema_of(EVERYTHING).parameters["properties"] if name not in without]
+    with pytest.raises(ToolError, match="has no argument 'flag'") as caught:
+        bind(EVERYTHING, {"text": "t", "whole": 1, "flag": True}, without)
+    assert "env" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "fix"), [("whole", "known: either"), ("flags", "did you mean 'flag'?")])
+def test_only_an_optional_argument_can_be_left_out(name, fix):
+    with pytest.raises(ConfigError, match="no optional argument") as caught:
+        schema_of(EVERYTHING, (name,))
+    assert fix in str(caught.value)
+
+
+EXACT = {"whole": ["3", 3], "real": ["0.5", 1, 0.5], "flag": ["true", False], "names": ['["a"]', ["a"], None, "null"]}
+GUESSED = {"whole": [" 3", 3.0, "3.0"], "flag": ["True", " true "], "names": ["['a']", "None"], "env": ["{'a': 'b'}"]}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in EXACT for value in EXACT[name]])
+def test_a_value_in_its_own_spelling_is_taken_strictly_too(name, value):
+    given = {"text": "3", "whole": 1, name: value}
+    assert bind(EVERYTHING, given, strict=True) == bind(EVERYTHING, given)
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in GUESSED for value in GUESSED[name]])
+def test_a_value_that_had_to_be_guessed_is_refused_strictly_only(name, value):
+    given = {"text": "t", "whole": 1, name: value}
+    try:
+        bind(EVERYTHING, given)
+    except ToolError:
+        assert (name, value) == ("whole", "3.0")
+    with pytest.raises(ToolError, match=f"everything: {name} must be"):
+        bind(EVERYTHING, given, strict=True)

@@ -181,7 +181,8 @@ class Assembly:
             assert isinstance(one.entry.spec, ToolSpec)
             with boundary("tools", one.entry.id):
                 function = resolve(one.entry.spec.function)
-                tools.append(Tool.of(one.entry.id, one.entry.spec, function, one.settings))
+                without = self.config.tools.without.get(one.entry.id, ())
+                tools.append(Tool.of(one.entry.id, one.entry.spec, function, one.settings, without))
         return tools
 
     def _toolbox(self) -> Toolbox:
@@ -189,7 +190,7 @@ class Assembly:
         named = {tool.spec.name: tool for tool in tools}
         if len(named) != len(tools):
             raise ConfigError("two tools share a name the model would use", where="tools.use")
-        return Toolbox(named)
+        return Toolbox(named, self.config.tools.strict)
 
     def _rewards(self) -> tuple[Reward, ...]:
         made = []
@@ -233,9 +234,11 @@ class Assembly:
 
     def harness(self) -> Harness:
         """What the policy of this run sees the world through."""
+        strict = {"strict": True} if self.config.tools.strict else {}
+        told = ((tool, attrs.asdict(tool.schema), to_data(tool.config)) for tool in self._tools())
         tools = tuple(
-            {"id": tool.id, **attrs.asdict(tool.schema), "effect": tool.spec.effect, "settings": to_data(tool.config)}
-            for tool in self._tools()
+            {"id": tool.id, **schema, "effect": tool.spec.effect, "settings": settings, **strict}
+            for tool, schema, settings in told
         )
         renderer, context = (self.choices.one(kind) for kind in ("renderers", "contexts"))
         special = list(self._shared_settings()["special_tokens"])

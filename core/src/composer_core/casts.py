@@ -92,6 +92,24 @@ def cast(hint: Any, value: Any) -> Any:
     return _cast_dict(options[1] if options else Any, value)
 
 
+def exact(value: Any, found: Any) -> None:
+    """Refuse a value that only a guess made `found`: text is a value of another type only as that value's JSON.
+
+    Raises:
+        Mismatch: it is another spelling (True, ' 3', a Python literal), or a number of another type (3.0 for 3).
+    """
+    if isinstance(value, str) and not isinstance(found, str):
+        try:
+            told = json.loads(value)
+        except (ValueError, RecursionError):
+            told = value
+        if told is value or value != value.strip():
+            raise Mismatch("written as JSON", value)
+        value = told
+    if isinstance(found, (bool, int)) and type(value) is not type(found):
+        raise Mismatch(WORDS[JSON_NAMES[type(found)]], value)
+
+
 def _cast_text(value: Any) -> str:
     if not isinstance(value, str):
         raise Mismatch(WORDS["string"], value)

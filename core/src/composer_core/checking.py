@@ -69,7 +69,8 @@ def _unresolved(assembly: Assembly) -> Iterator[Problem]:
                 with boundary(one.entry.spec.kind, one.entry.id):
                     found = resolve(factory)
                     if isinstance(one.entry.spec, ToolSpec) and factory is one.entry.spec.function:
-                        schema_of(evolve(one.entry.spec, function=found))  # types that a model could not be told
+                        without = assembly.config.tools.without.get(one.entry.id, ())
+                        schema_of(evolve(one.entry.spec, function=found), without)  # what a model could not be told
             except ComposerError as error:
                 error.fields.setdefault("where", one.key)
                 yield from told(error)

@@ -162,8 +162,10 @@ class Choices:
                 yield Problem(where, f"two {where} have one name: {', '.join(names)}")
 
     def _no_idle_settings(self) -> None:
-        used = {one.entry.id for one in self.chosen("tools")}
-        if unknown := sorted(set(self.config.tools.settings) - used):
-            raise ConfigError(
-                "settings of tools that the run does not use", where="tools.settings", found=", ".join(unknown)
-            )
+        tools, used = self.config.tools, {one.entry.id for one in self.chosen("tools")}
+        for key, given in (("settings", tools.settings), ("without", tools.without)):
+            if unknown := sorted(set(given) - used):
+                said = f"{key!r} of tools that the run does not use"
+                raise ConfigError(
+                    said, where=f"tools.{key}", found=", ".join(unknown), fix=did_you_mean(unknown[0], used)
+                )

@@ -58,6 +58,10 @@ class ToolsConfig:
     """Tool ids, in the order the model is told about them."""
     settings: Mapping[str, Mapping[str, Any]] = Factory(dict)
     """Tool id -> its settings: `[tools.settings."code/read_file"]`."""
+    without: Mapping[str, tuple[str, ...]] = Factory(dict)
+    """Tool id -> optional arguments that this run does not offer: the model is not told of them, nor may give them."""
+    strict: bool = False
+    """Refuse arguments that only a guess makes fit (Python literals, padded numbers), and calls that were repaired."""
 
 
 def _file_name(_owner: object, attribute: Any, name: str) -> None:

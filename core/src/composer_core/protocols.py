@@ -119,6 +119,13 @@ class SandboxHandle(Protocol):
     async def read(self, path: str) -> bytes:
         """The whole of a file."""
         ...
+    async def session_exec(self, name: str, argv: Sequence[str], *, timeout_s: float | None = None) -> ExecResult:
+        """Run a command in the shell of that name; what it leaves in the background goes on (`Sessions`).
+
+        Raises Unsupported where the backend has no sessions.
+        """
+        ...
+
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a whole file; missing folders are made."""

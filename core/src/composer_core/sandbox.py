@@ -49,7 +49,7 @@ from composer_core.protocols import (
     TemplateRef,
     TemplateSpec,
 )
-from composer_core.trees import File, Patch, Tree, TreeRef
+from composer_core.trees import SCRATCH, File, Patch, Tree, TreeRef
 from composer_core.types import TaskView
 
 __all__ = [
@@ -186,7 +186,12 @@ class Sandbox:
         return (await self._walk())[0]
 
     async def patch(self) -> Patch:
-        """What changed since the workspace was pristine: the declared artifact."""
+        """What changed since the workspace was pristine, the folder SCRATCH left out: the declared artifact."""
+        found = await self._changes()
+        skipped = tuple(path for path in found.skipped if not _scratch(path))
+        return evolve(found.only(lambda path: not _scratch(path)), skipped=skipped)
+
+    async def _changes(self) -> Patch:
         if isinstance(self.backend, Changes):
             return await self._call(self.backend.changes(self.limits.patch_file_bytes))
         after, skipped = await self._walk(self.limits.patch_file_bytes)
@@ -324,6 +329,10 @@ def _unnameable(path: str, found: str) -> str:
 
 def _file(path: str) -> str:
     """A clean path that is not the workspace's own."""
+def _scratch(path: str) -> bool:
+    return path.partition("/")[0] == SCRATCH
+
+
     cleaned = clean(path)
     if not cleaned:
         raise PathError(f"{path!r}: the workspace is a folder, no file")

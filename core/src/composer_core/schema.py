@@ -14,15 +14,15 @@ import asyncio
 import contextvars
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from composer_core.casts import Mismatch, cast, json_type
-from composer_core.errors import PluginError, ToolError, did_you_mean
+from composer_core.casts import Mismatch, cast, exact, json_type
+from composer_core.errors import ConfigError, PluginError, ToolError, did_you_mean
 from composer_core.protocols import ToolContext, ToolOutput, ToolSchema
 from composer_core.records import ToolSpec, resolve
 
@@ -48,29 +48,40 @@ class Signature:
     notes: Mapping[str, str]
     """Argument -> its description, from the docstring's `Args:` section."""
 
+    def without(self, names: Collection[str]) -> Signature:
+        return evolve(self, hints={name: hint for name, hint in self.hints.items() if name not in names})
 
-def schema_of(spec: ToolSpec) -> ToolSchema:
-    """The tool as the model is told about it.
+
+def schema_of(spec: ToolSpec, without: Collection[str] = ()) -> ToolSchema:
+    """The tool as the model is told about it; `without` are optional arguments that it is not told of.
 
     Raises:
         PluginError: the function has a parameter without a type, of a type with no schema, or *args / **kwargs.
+        ConfigError: `without` names an argument that the tool does not have, or needs.
     """
     signature = _signature(resolve(spec.function))
+    optional = set(signature.hints) - set(signature.required)
+    if wrong := sorted(set(without) - optional):
+        fix = did_you_mean(wrong[0], optional)
+        raise ConfigError("no optional argument", where="tools.without", who=spec.name, found=", ".join(wrong), fix=fix)
     properties = {}
-    for name, hint in signature.hints.items():
+    for name, hint in signature.without(without).hints.items():
         note = {"description": signature.notes[name]} if name in signature.notes else {}
         properties[name] = {**json_type(hint), **note}
     parameters = {"type": "object", "properties": properties, "required": list(signature.required)}
     return ToolSchema(spec.name, signature.description or spec.summary, parameters)
 
 
-def bind(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def bind(
+    spec: ToolSpec, arguments: Mapping[str, Any], without: Collection[str] = (), strict: bool = False
+) -> dict[str, Any]:
     """The arguments as the function takes them, cast by its type hints; those not given are left out.
 
     Raises:
-        ToolError: an argument is unknown, missing, or cannot be cast.
+        ToolError: an argument is unknown (or one of `without`), missing, or cannot be cast; with `strict`, its text is
+            not the value's own JSON.
     """
-    signature = _signature(resolve(spec.function))
+    signature = _signature(resolve(spec.function)).without(without)
     for name in arguments:
         if name not in signature.hints:
             raise ToolError(f"{spec.name} has no argument {name!r}; {_known(name, signature)}")
@@ -81,6 +92,8 @@ def bind(spec: ToolSpec, arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         try:
             bound[name] = cast(signature.hints[name], value)
+            if strict:
+                exact(value, bound[name])
         except Mismatch as error:
             where = name + error.where
             raise ToolError(f"{spec.name}: {where} must be {error.expected}, found {error.found}") from None

@@ -34,11 +34,16 @@ class Tool:
     config: Any
     function: Callable[..., Any]
     schema: ToolSchema
+    without: frozenset[str] = frozenset()
+    """Optional arguments that the run does not offer."""
 
     @classmethod
-    def of(cls, id: str, spec: ToolSpec, function: Callable[..., Any], config: Any) -> Tool:
+    def of(
+        cls, id: str, spec: ToolSpec, function: Callable[..., Any], config: Any, without: Sequence[str] = ()
+    ) -> Tool:
+        """Raises ConfigError if an argument to be left out is none of the tool's, or is required."""
         resolved = evolve(spec, function=function)
-        return cls(id, resolved, config, function, schema_of(resolved))
+        return cls(id, resolved, config, function, schema_of(resolved, without), frozenset(without))
 
 
 @define
@@ -46,6 +51,8 @@ class Toolbox:
     """All tools of a run by the name the model uses."""
 
     tools: dict[str, Tool] = Factory(dict)
+    strict: bool = False
+    """Whether what is written almost as it should be is refused (`config.ToolsConfig.strict`)."""
 
     @property
     def schemas(self) -> list[ToolSchema]:
@@ -66,12 +73,14 @@ class Toolbox:
     def _examine(self, call: Call) -> Call:
         if call.problem:
             return call
+        if call.repair and self.strict:
+            return evolve(call, problem="malformed", detail=f"the call is not well-formed: {call.repair}")
         tool = self.tools.get(call.name)
         if tool is None:
             detail = f"unknown tool {call.name!r}: {did_you_mean(call.name, self.tools)}"
             return evolve(call, problem="unknown_tool", detail=detail)
         try:
-            bind(tool.spec, call.arguments)
+            bind(tool.spec, call.arguments, tool.without, self.strict)
         except ToolError as error:
             return evolve(call, problem="bad_arguments", detail=str(error))
         return call

@@ -175,7 +175,8 @@ def turn_text(turn: Turn, versions: Sequence[int] = ()) -> str:
 def _call(call: Call) -> str:
     arguments = ", ".join(f"{name}={json.dumps(value, default=str)}" for name, value in call.arguments.items())
     problem = f"   [{call.problem}: {call.detail}]" if call.problem else ""
-    return f"> {call.name}({arguments}){problem}"
+    repair = f"   [repaired: {call.repair}]" if call.repair else ""
+    return f"> {call.name}({arguments}){problem}{repair}"
 
 
 def _result(result: ToolResult) -> str:

@@ -15,6 +15,7 @@ from attrs import field, frozen
 from composer_core.errors import ConfigError
 
 __all__ = [
+    "SCRATCH",
     "File",
     "Patch",
     "Tree",
@@ -79,6 +80,10 @@ class Tree:
         place = bisect_left(self.files, path, key=lambda file: file.path)
         found = self.files[place] if place < len(self.files) else None
         return found if found and found.path == path else None
+
+
+SCRATCH = ".agent"
+"""Folder of a workspace in which tools may leave what the agent is to read; it is no part of a patch."""
 
 
 @frozen

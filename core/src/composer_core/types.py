@@ -193,6 +193,8 @@ class Call:
     """malformed, truncated, unknown_tool or bad_arguments; such a call is not executed."""
     detail: str = ""
     """What the model is told about the problem."""
+    repair: str = ""
+    """What the renderer mended to read the call, which is executed; its ids stay as they were sampled."""
 
 
 @frozen

@@ -46,6 +46,17 @@ GRADING = Grading(
 LIMITS = Limits(turns=100, tokens=10**6, turn_tokens=10**5, context_tokens=10**6, wall_s=300.0, output_chars=600)
 VIEW = TaskView("replay", "Repair shop/price.py", WORKSPACE.ref, limits=LIMITS, needs=("python3",))
 
+PATCH = """*** Begin Patch
+*** Update File: notes/deep/plan.md
+*** Move to: notes/moved.md
+@@ # Plan
+-- žlutý
++- žluťoučký
+ - kůň
+*** Add File: notes/new.md
++new
+*** End Patch"""
+
 Calls = list[tuple[str, dict[str, Any]]]
 
 
@@ -53,6 +64,7 @@ def sh(command: str, **more: Any) -> tuple[str, dict[str, Any]]:
     return "run_terminal", {"command": command, **more}
 
 
+ENDED = "grep -qs ^exit .agent/job-1.txt"
 FILES: list[Calls] = [
     [("list_dir", {}), ("list_dir", {"path": "shop"}), ("read_file", {"path": "README.md"})],
     [("read_file", {"path": "shop/prices.py"})],
@@ -66,22 +78,32 @@ FILES: list[Calls] = [
     [("write_file", {"path": "shop/price.py/x", "content": "x"})],
     [("no_such_tool", {}), ("read_file", {"file": "README.md"})],
     [("list_dir", {"path": "notes/deep"}), ("read_file", {"path": "notes/deep/plan.md", "offset": 3, "limit": 1})],
+    [("edit_lines", {"path": "notes/deep/plan.md", "first": 3, "last": 3, "text": "- žlutý\n- kůň"})],
+    [("edit_lines", {"path": "notes/deep/plan.md", "first": 1, "last": 1, "text": ""})],
+    [("apply_patch", {"patch": PATCH}), ("apply_patch", {"patch": PATCH})],
+    [("delete_file", {"path": "notes/moved.md"}), ("delete_file", {"path": "shopp/price.py"})],
+    [("semantic_search", {"query": "prices"}), ("web_search", {"query": "prices"})],
 ]
 """Turns that need no command, so a sandbox in memory can play them too."""
 COMMANDS: list[Calls] = [
     [sh("python3 -ISB check.py")],
     [("grep", {"pattern": "RATE"}), ("grep", {"pattern": "rate", "ignore_case": True, "include": "*.py"})],
     [("grep", {"pattern": "nothing at all"}), ("grep", {"pattern": "total", "path": "shop"})],
+    [("grep", {"pattern": "RATE", "mode": "counts"}), ("grep", {"pattern": "items", "around": 1, "limit": 2})],
+    [("glob", {"pattern": "*.py"}), ("glob", {"pattern": "**/*.md", "path": "notes"}), ("glob", {"pattern": "*.rs"})],
     [("read_lints", {})],
     [("write_file", {"path": "shop/extra.py", "content": "import os\n\n\ndef f():\n    return unknown\n"})],
     [("read_lints", {"paths": ["shop"]}), ("read_lints", {"paths": ["missing.py"]})],
     [sh("pwd; id -u; umask; cat /proc/sys/kernel/hostname; echo $HOME $LANG $TMPDIR")],
-    [sh("ls -1AF . shop notes; stat -c '%a %s %n' shop/* notes notes/deep/plan.md check.py")],
+    [sh("ls -1AF . shop notes; stat -c '%a %s %n' shop/* notes notes/new.md check.py")],
     [sh("env | cut -d= -f1 | grep -v '^_$' | sort")],
     [sh("printf 'b\\na\\nB\\nA\\nä\\n' | sort; printf '\\377\\n'; echo err >&2; exit 3")],
     [sh("cat missing; echo $?; no-such-command 2>/dev/null; echo $?; ./README.md 2>/dev/null; echo $?")],
     [sh("kill -9 $$"), sh("sleep 9", timeout=1), sh("seq 900"), sh("head -c 3000000 /dev/zero | wc -c")],
     [sh("sleep 60 & echo started")],
+    [("read_file", {"path": ".agent/output-1.txt", "offset": 450, "limit": 2})],
+    [sh("echo begun; exit 4", background=True), sh(f"until {ENDED}; do sleep 0.01; done", timeout=5)],
+    [("read_file", {"path": ".agent/job-1.txt"})],
     [sh("ln -s README.md link; mkfifo pipe; mkdir -p tmp; mv data/odd.bin tmp; chmod +x check.py; ls -1F")],
     [sh("touch -d @0 README.md; date -u -r README.md; date +%Z; test -t 0 || echo no terminal; cat")],
     [sh("python3 -ISB -c 'import os, sys; print(sorted(os.listdir()), sys.flags.isolated, os.getuid())'")],

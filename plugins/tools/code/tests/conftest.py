@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from composer_core import ToolContext, ToolError, ToolOutput
-from composer_core.errors import PathError, QuotaError
+from composer_core.errors import PathError, QuotaError, Unsupported
 from composer_core.protocols import Entry, ExecResult
 from composer_core.schema import bind, call_tool
 from composer_core.types import Limits
@@ -32,6 +32,9 @@ class Scripted:
     async def exec(self, argv: Sequence[str], *, timeout_s: float | None = None, **_: Any) -> ExecResult:
         self.timeouts.append(timeout_s)
         return self.result
+
+    async def session_exec(self, name: str, argv: Sequence[str], **_: Any) -> ExecResult:
+        raise Unsupported("no sessions")
 
 
 class Folder:
@@ -64,6 +67,9 @@ class Folder:
         if code is not None and code < 0:
             return ExecResult("signaled", None, out, err, len(out), len(err), signal=-code)
         return ExecResult("exited", code, out, err, len(out), len(err))
+
+    async def session_exec(self, name: str, argv: Sequence[str], *, timeout_s: float | None = None) -> ExecResult:
+        return await self.exec(argv, timeout_s=timeout_s)
 
     async def read(self, path: str) -> bytes:
         if not (self.root / path).is_file():

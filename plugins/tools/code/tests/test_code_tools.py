@@ -10,7 +10,7 @@ import pytest
 from composer_core import ToolOutput
 from composer_core.protocols import ExecResult
 from composer_core.types import Limits
-from composer_plugin_code.config import GrepConfig, LintConfig, ListConfig, ReadConfig, TerminalConfig
+from composer_plugin_code.config import GlobConfig, GrepConfig, LintConfig, ListConfig, ReadConfig, TerminalConfig
 from composer_plugin_code.terminal import compacted
 
 # --- list_dir, read_file, write_file
@@ -54,7 +54,12 @@ def test_read_file_reports_what_was_read(bench: Any):
 
 def test_a_path_that_is_not_there_gets_near_names(bench: Any):
     assert bench.refusal("read_file", path="pkg/clmap.py") == "no file pkg/clmap.py; did you mean pkg/clamp.py?"
-    assert "there is no folder src" in bench.refusal("read_file", path="src/a.py")
+    assert bench.refusal("read_file", path="src/a.py") == "no file src/a.py: there is no folder src"
+    text = bench.refusal("read_file", path="pgk/clamp.py")
+    assert text == "no file pgk/clamp.py: there is no folder pgk; did you mean pkg/clamp.py?"
+    assert bench.refusal("read_file", path="README.md/a") == "no file README.md/a: README.md is no folder"
+    assert bench.refusal("list_dir", path="pkgs") == "no folder pkgs; did you mean pkg?"
+    assert bench.refusal("list_dir", path="README.md") == "README.md is a file; use read_file"
     assert "use list_dir" in bench.refusal("read_file", path="pkg")
     assert "list_dir shows" in bench.refusal("read_file", path="zzz")
     assert "name a file" in bench.refusal("read_file", path=".")
@@ -63,11 +68,16 @@ def test_a_path_that_is_not_there_gets_near_names(bench: Any):
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "pkg/../../x", "a\0b"])
-@pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_dir", "grep", "read_lints"])
+@pytest.mark.parametrize(
+    "tool",
+    ["read_file", "write_file", "edit_file", "edit_lines", "delete_file", "list_dir", "glob", "grep", "read_lints"],
+)
 def test_paths_outside_the_workspace_are_refused_by_every_tool(bench: Any, tool: str, path: str):
     more = {
         "write_file": {"content": ""},
         "edit_file": {"old": "a", "new": "b"},
+        "edit_lines": {"first": 1, "last": 1, "text": ""},
+        "glob": {"pattern": "*"},
         "grep": {"pattern": "a"},
     }.get(tool, {})
     arguments = {"paths": [path]} if tool == "read_lints" else {"path": path}
@@ -80,6 +90,25 @@ def test_binary_files_are_not_shown_and_broken_text_is(bench: Any):
     bench.file("latin", b"caf\xe9\n")
     assert bench.refusal("read_file", path="a.bin") == "a.bin is a binary file of 2 bytes"
     assert bench.text("read_file", path="latin") == "1: caf\ufffd"
+
+
+def test_read_file_shows_no_more_bytes_than_it_may(bench: Any):
+    bench.file("wide", "é" * 30 + "\n" + "b" * 30 + "\n" + "c" * 30 + "\n")
+    small = ReadConfig(max_bytes=100, line_numbers=False)
+    text = bench.text("read_file", small, path="wide")
+    assert text.split("\n")[:2] == ["é" * 30, "b" * 30] and text.endswith("lines 1-2 of 3; read on with offset 3")
+    assert bench.text("read_file", small, path="wide", offset=3) == "c" * 30
+    assert bench.text("read_file", ReadConfig(max_bytes=1), path="wide").startswith("1: é")
+
+
+def test_delete_file_deletes_one_file_and_names_others_near_it(bench: Any):
+    bench.call("read_file", path="README.md")
+    output = bench.call("delete_file", path="README.md")
+    assert output.text == "deleted README.md" and not (bench.root / "README.md").exists()
+    assert output.data == {"deleted": "README.md", "read_before": True}
+    assert bench.refusal("delete_file", path="pkg") == "pkg is a folder; use list_dir"
+    assert bench.refusal("delete_file", path="pkg/clam.py") == "no file pkg/clam.py; did you mean pkg/clamp.py?"
+    assert "name a file" in bench.refusal("delete_file", path="")
 
 
 def test_write_file_makes_folders_and_reports_whether_the_file_was_known(bench: Any):
@@ -132,6 +161,13 @@ def test_an_edit_of_absent_text_shows_the_nearest_line(bench: Any):
     assert "leave line numbers out" in numbered
 
 
+def test_edit_file_replaces_every_place_when_it_is_told_to(bench: Any):
+    output = bench.call("edit_file", path="pkg/clamp.py", old="return", new="yield", replace_all="true")
+    assert output.text == "edited pkg/clamp.py: 2 places"
+    assert (bench.root / "pkg/clamp.py").read_text().count("yield") == 2
+    assert "not in" in bench.refusal("edit_file", path="pkg/clamp.py", old="return", new="x", replace_all=True)
+
+
 def test_edits_that_say_nothing_are_refused(bench: Any):
     assert "old is empty" in bench.refusal("edit_file", path="README.md", old="", new="a")
     assert "nothing to edit" in bench.refusal("edit_file", path="README.md", old="A", new="A")
@@ -147,7 +183,7 @@ def test_grep_finds_lines_sorted_by_path(bench: Any):
     output = bench.call("grep", pattern="return")
     expected = ["a/z.py:1:return", "pkg/clamp.py:3:        return low", "pkg/clamp.py:4:    return x"]
     assert output.text.split("\n") == expected
-    assert output.data == {"matches": 3}
+    assert output.data == {"matches": 3, "searched": ""}
 
 
 def test_grep_narrows_by_path_glob_and_case(bench: Any):
@@ -158,6 +194,33 @@ def test_grep_narrows_by_path_glob_and_case(bench: Any):
     assert bench.text("grep", pattern="-> x") == "no matches"
 
 
+def test_grep_shows_paths_counts_or_lines_around_as_asked(bench: Any):
+    bench.file("a/z.py", "return\n")
+    assert bench.text("grep", pattern="return", mode="files") == "a/z.py\npkg/clamp.py"
+    assert bench.text("grep", pattern="return", mode="counts") == "a/z.py:1\npkg/clamp.py:2"
+    around = bench.text("grep", pattern="x < low", around=1).split("\n")
+    assert [line.split("clamp.py")[1][:3] for line in around] == ["-1-", ":2:", "-3-"]
+    assert bench.text("grep", pattern="return", limit=1).endswith("... 2 more matches; narrow path or pattern")
+    assert "at least" in bench.refusal("grep", pattern="a", around=-1)
+    assert "one of lines, files, counts" in bench.refusal("grep", pattern="a", mode="all")
+
+
+# --- glob
+
+
+def test_glob_finds_files_by_name_sorted_and_says_what_it_cut(bench: Any):
+    bench.file("a/z.py", "")
+    assert bench.text("glob", pattern="*.py") == "a/z.py\npkg/clamp.py"
+    assert bench.text("glob", pattern="*.py", path="pkg") == "pkg/clamp.py"
+    assert bench.text("glob", pattern="**/cl*.py") == "pkg/clamp.py"
+    assert bench.text("glob", pattern="*.rs") == "no files"
+    assert bench.text("glob", GlobConfig(max_files=1), pattern="*.py").endswith(
+        "... 1 more files; narrow path or pattern"
+    )
+    assert bench.refusal("glob", pattern="*", path="pgk") == "no file or folder pgk; did you mean pkg?"
+    assert "error parsing glob" in bench.refusal("glob", pattern="[")
+
+
 def test_grep_says_what_it_cut(bench: Any):
     text = bench.text("grep", GrepConfig(max_matches=1, max_line_chars=3), pattern="return")
     assert text.startswith("pkg... (") and text.endswith("... 1 more matches; narrow path or pattern")
@@ -165,7 +228,7 @@ def test_grep_says_what_it_cut(bench: Any):
 
 def test_grep_explains_a_bad_pattern_and_a_missing_path(bench: Any):
     assert "regex parse error" in bench.refusal("grep", pattern="(")
-    assert "No such file" in bench.refusal("grep", pattern="a", path="none")
+    assert bench.refusal("grep", pattern="a", path="pgk") == "no file or folder pgk; did you mean pkg?"
     assert "NUL" in bench.refusal("grep", pattern="\0")
 
 
@@ -206,12 +269,37 @@ def test_a_commands_time_is_bounded_by_the_episodes_limit(bench: Any):
 
 
 def test_long_output_keeps_head_and_tail_and_the_exit_code(bench: Any):
-    command = "echo first; seq 1000; echo last; exit 2"
+    command = "echo first; seq 200; echo last; exit 2"
     text = bench.text("run_terminal", TerminalConfig(max_chars=100), command=command)
-    assert text.startswith("first\n1\n") and text.endswith("last\nexit 2")
+    assert text.startswith("first\n1\n") and text.endswith("last\n(all of it: .agent/output-1.txt)\nexit 2")
     assert text.count(" characters cut ...") == 1 and len(text) <= 100
-    bench.limits = Limits(output_chars=60)
-    assert len(bench.text("run_terminal", command=command)) <= 60
+    bench.limits = Limits(output_chars=90)
+    assert len(bench.text("run_terminal", command=command)) <= 90
+
+
+def test_the_whole_of_a_long_output_is_left_in_a_file_that_the_agent_can_read(bench: Any):
+    bench.text("run_terminal", TerminalConfig(max_chars=100), command="seq 100")
+    rest = bench.text("read_file", path=".agent/output-1.txt", offset=50, limit=1)
+    assert rest.startswith("50: 50\n") and "lines 50-50 of 100" in rest
+    assert bench.text("grep", pattern="^77$", path=".agent/output-1.txt") == ".agent/output-1.txt:77:77"
+    assert bench.text("grep", pattern="^77$") == "no matches", "searches of the workspace do not meet it"
+    text = bench.text("run_terminal", TerminalConfig(max_chars=100), command="seq 1000")
+    assert "all of it" not in text and "characters cut" in text, "a file that cannot be written is not named"
+
+
+def test_a_command_in_the_background_is_read_later_and_can_be_stopped(bench: Any):
+    output = bench.call("run_terminal", command="echo begun; sleep 60", background=True)
+    assert output.text.startswith("started; its output is in .agent/job-1.txt") and output.ok
+    assert output.data == {"status": "started", "job": ".agent/job-1"}
+    stop = "until [ -s .agent/job-1.pid ]; do :; done; kill $(cat .agent/job-1.pid)"
+    wait = "until grep -q '^exit' .agent/job-1.txt; do sleep 0.01; done"
+    bench.text("run_terminal", command=f"until grep -q begun .agent/job-1.txt; do :; done; {stop}; {wait}")
+    assert bench.text("read_file", path=".agent/job-1.txt") == "1: begun\n2: exit 143"
+    bench.text("run_terminal", command="sleep 60", background=True, timeout=1)
+    bench.text("run_terminal", command=wait.replace("job-1", "job-2"))
+    assert bench.text("read_file", path=".agent/job-2.txt") == "1: exit 124"
+    bench.script(ExecResult("exited", 0))
+    assert "run it without" in bench.refusal("run_terminal", command="x", background=True)
 
 
 def test_compact_output_leaves_out_what_says_nothing():
@@ -245,7 +333,7 @@ def test_read_lints_of_named_paths_only(bench: Any):
     output = bench.call("read_lints", paths=["pkg"])
     assert output.text.startswith("pkg/a.py:1:8")
     assert output.data == {"lints": 1, "errors": 0, "linted": ["pkg"]}
-    assert bench.refusal("read_lints", paths=["pkg/none.py"]) == "no file or folder pkg/none.py"
+    assert bench.refusal("read_lints", paths=["pkg/clam.py"]).startswith("no file or folder pkg/clam.py; did you")
     assert bench.text("read_lints", LintConfig(select="E9"), paths=["pkg"]) == "no lints"
 
 

@@ -25,6 +25,16 @@ class ReadConfig:
     """Lines shown of one call."""
     max_line_chars: int = field(default=2000, validator=_positive)
     """Characters shown of one line."""
+    max_bytes: int = field(default=50_000, validator=_positive)
+    """Bytes of text shown of one call; the line that would exceed it is left for the next."""
+
+
+@frozen
+class GlobConfig:
+    """Settings of glob."""
+
+    max_files: int = field(default=100, validator=_positive)
+    """Paths shown, and counted exactly."""
 
 
 @frozen
@@ -32,7 +42,7 @@ class GrepConfig:
     """Settings of grep."""
 
     max_matches: int = field(default=100, validator=_positive)
-    """Matching lines shown, and counted exactly."""
+    """Lines, or paths, shown, and counted exactly; a call may ask for fewer."""
     max_line_chars: int = field(default=300, validator=_positive)
     """Characters shown of one line."""
 
@@ -45,6 +55,8 @@ class TerminalConfig:
     """Shell that runs the command with `-c`."""
     max_chars: int = field(default=30_000, validator=_positive)
     """Characters shown, half from the head and half from the tail; the episode's own limit applies as well."""
+    background_s: int = field(default=3600, validator=_positive)
+    """Seconds after which a command in the background is stopped, unless it is given its own."""
     compact: bool = False
     """Leave out escape sequences, trailing spaces, blank lines and repeated lines."""
 

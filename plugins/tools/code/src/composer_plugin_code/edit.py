@@ -18,13 +18,14 @@ SHOWN_PLACES = 10
 NUMBERED = re.compile(r"\s*\d+: ")
 
 
-async def edit_file(context: ToolContext, path: str, old: str, new: str) -> ToolOutput:
+async def edit_file(context: ToolContext, path: str, old: str, new: str, replace_all: bool = False) -> ToolOutput:
     """Replace the one place where a file holds `old`.
 
     Args:
         path: file, relative to the workspace
         old: exact text, spaces included, that occurs once
         new: text to stand in its place
+        replace_all: replace every place instead, however many there are
     """
     file = clean(path)
     if not old:
@@ -36,12 +37,13 @@ async def edit_file(context: ToolContext, path: str, old: str, new: str) -> Tool
     count = data.count(before)
     if count == 0:
         raise ToolError(_absent(data.decode(errors="replace"), old, file))
-    if count > 1 or data.find(before, data.find(before) + 1) >= 0:
+    if not replace_all and (count > 1 or data.find(before, data.find(before) + 1) >= 0):
         raise ToolError(_many(data, before, file))
     known = was_read(context, file)
     await write_bytes(context, file, data.replace(before, after))
     mark_read(context, file)
-    return ToolOutput(f"edited {file}", data={"written": file, "read_before": known})
+    places = f": {count} places" if replace_all else ""
+    return ToolOutput(f"edited {file}{places}", data={"written": file, "read_before": known})
 
 
 def _line_ends(data: bytes, old: str, new: str) -> tuple[bytes, bytes]:

@@ -15,7 +15,7 @@ from attrs import frozen
 from composer_core import ToolContext, ToolError, ToolOutput
 from composer_core.protocols import ExecResult
 from composer_plugin_code.config import LintConfig
-from composer_plugin_code.paths import clean
+from composer_plugin_code.paths import clean, instead
 
 COMPILE = """
 import json, os, sys, warnings
@@ -70,7 +70,7 @@ async def read_lints(context: ToolContext, paths: list[str] | None = None) -> To
     errors = [Lint(path.removeprefix("./"), *rest) for path, *rest in compiled["found"]]
     missing = [lint.path for lint in errors if lint.code == "missing"]
     if missing:
-        raise ToolError(f"no file or folder {', '.join(missing)}")
+        raise ToolError("\n".join([await instead(context, path, "file or folder") for path in missing]))
     select = ["--select", config.select] if config.select else []
     found = _ruff(await _run(context, [*RUFF, *select, "--", *wanted]), compiled["root"])
     broken = {lint.path for lint in errors}

@@ -34,7 +34,7 @@ async def read_bytes(context: ToolContext, path: str) -> bytes:
     try:
         return await context.sandbox.read(path)
     except PathError:
-        raise ToolError(await _instead(context, path)) from None
+        raise ToolError(await instead(context, path)) from None
     except QuotaError:
         raise ToolError(f"{path} is too large to be read; use grep or run_terminal") from None
 
@@ -51,6 +51,24 @@ async def write_bytes(context: ToolContext, path: str, data: bytes) -> None:
         raise ToolError(f"{path} was not written: {error.message}") from None
 
 
+async def exists(context: ToolContext, path: str) -> bool:
+    """Whether there is anything at `path`, a clean path."""
+    folder, kinds = await _deepest(context, path)
+    return not path or (folder == posixpath.dirname(path) and posixpath.basename(path) in kinds)
+
+
+async def remove(context: ToolContext, path: str) -> None:
+    """Delete a file; `path` is clean. Raises ToolError with what is there instead."""
+    if not path:
+        raise ToolError("the path is a folder; name a file in it")
+    _, kinds = await _deepest(context, path)
+    if not await exists(context, path) or kinds[posixpath.basename(path)] == "folder":
+        raise ToolError(await instead(context, path))
+    result = await context.sandbox.exec(["rm", "-f", "--", path])
+    if result.status != "exited" or result.exit_code:
+        raise ToolError(f"{path} cannot be deleted: {result.stderr.decode(errors='replace').strip() or result.status}")
+
+
 def as_text(data: bytes, path: str) -> str:
     """A file's text; bytes that are no UTF-8 are shown as U+FFFD. ToolError for binary files."""
     if b"\0" in data[:8192]:
@@ -58,18 +76,40 @@ def as_text(data: bytes, path: str) -> str:
     return data.decode(errors="replace")
 
 
-async def _instead(context: ToolContext, path: str) -> str:
-    """Why `path` cannot be read as a file, with near names."""
-    folder, name = posixpath.split(path)
-    try:
-        entries = {entry.name: entry.kind for entry in await context.sandbox.list(folder)}
-    except PathError:
-        return f"no file {path}: there is no folder {folder or '.'}"
-    if name in entries:
-        return f"{path} is a folder; use list_dir" if entries[name] == "folder" else f"{path} is not a regular file"
-    near = difflib.get_close_matches(name, sorted(entries), n=NEAR_NAMES, cutoff=0.5)
-    names = ", ".join(posixpath.join(folder, found) for found in near)
-    return f"no file {path}; did you mean {names}?" if near else f"no file {path}; list_dir shows what there is"
+async def instead(context: ToolContext, path: str, wanted: str = "file") -> str:
+    """Why there is no `wanted` (file, folder, or both) at `path`, a clean path; with names near the part that fails."""
+    folder, kinds = await _deepest(context, path)
+    there = posixpath.join(folder, path[len(folder) :].strip("/").split("/")[0])
+    name, rest = posixpath.basename(there), path[len(there) :]
+    if name in kinds and not rest:
+        return f"{path} is {_use(kinds[name], wanted)}"
+    if name in kinds:
+        return f"no {wanted} {path}: {there} is no folder"
+    near = difflib.get_close_matches(name, sorted(kinds), n=NEAR_NAMES, cutoff=0.5)
+    names = ", ".join(posixpath.join(folder, found) + rest * (kinds[found] == "folder") for found in near)
+    said = f"no {wanted} {path}" + (f": there is no folder {there}" if rest else "")
+    if near:
+        return f"{said}; did you mean {names}?"
+    return said if rest else f"{said}; list_dir shows what there is"
+
+
+def _use(kind: str, wanted: str) -> str:
+    """What stands where something else was wanted."""
+    if kind == "folder":
+        return "a folder; use list_dir"
+    return "a file; use read_file" if kind == "file" and wanted == "folder" else "not a regular file"
+
+
+async def _deepest(context: ToolContext, path: str) -> tuple[str, dict[str, str]]:
+    """The deepest folder above `path` that is there, and the kinds of its entries by name."""
+    folder = path
+    while folder:
+        folder = posixpath.dirname(folder)
+        try:
+            return folder, {entry.name: entry.kind for entry in await context.sandbox.list(folder)}
+        except PathError:
+            continue
+    return "", {}
 
 
 def mark_read(context: ToolContext, path: str) -> None:
