@@ -21,12 +21,21 @@ def soak(root, tmp_path, monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "PAGE", tmp_path / "soak.md")
 
-    def run(docker):
+    def run(docker, *parts):
         (tmp_path / "results.xml").write_text(RESULTS.format(docker=docker))
-        code = module.main(tmp_path / "results.xml")
+        code = module.main(*(parts or [tmp_path / "results.xml"]))
         return code, module.PAGE.read_text()
 
     return run
+
+
+def test_a_soak_that_was_run_in_parts_is_one_page(soak, tmp_path):
+    parts = [tmp_path / name for name in ("one.xml", "two.xml")]
+    for path, name in zip(parts, ("TestNamespaces", "TestQemu"), strict=True):
+        path.write_text(RESULTS.format(docker="").replace("TestNamespaces", name))
+    code, page = soak("", *parts)
+    assert code == 0 and "6 tests passed, 0 did not" in page
+    assert "| namespaces | 10,000 |" in page and "| qemu | 10,000 |" in page
 
 
 def test_what_came_and_went_stands_with_its_count(soak):

@@ -2,12 +2,15 @@
 
 COMPOSER_SOAK=1 python -m pytest --junitxml soak.xml
 python tools/soak.py soak.xml
+
+It takes hours as a whole, so it may be run in parts, one pytest and one file of results each: name all files.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -18,8 +21,10 @@ PAGE = ROOT / "docs/soak.md"
 HEAD = """# Soak
 
 `make test` holds every case at reduced counts; `make soak` runs the same tests at full counts, and this page is made of
-its last results by `python tools/soak.py`. Sandboxes come and go, one in twenty crashes in the midst of a command, and
-afterwards there may be no more processes, mounts, namespaces, control groups, files or descriptors than before.
+its last results (`python tools/soak.py RESULTS.xml...`), all of them or the parts that were run. Sandboxes come and go,
+and one in twenty crashes in the midst of a command: a container or virtual machine is killed from outside, another kind
+is destroyed under its command. Afterwards there may be no more processes, mounts, namespaces, control groups, files or
+descriptors than before, and of an engine no more containers, images or volumes.
 """
 
 
@@ -32,10 +37,10 @@ class Churn(NamedTuple):
     ended: str
 
 
-def read(path: Path) -> tuple[list[Churn], int, list[str]]:
+def read(paths: Sequence[Path]) -> tuple[list[Churn], int, list[str]]:
     """The churns, how many tests passed in all, and the names of those that did not."""
     churns, passed, failed = [], 0, []
-    for case in ElementTree.parse(path).getroot().iter("testcase"):
+    for case in (case for path in paths for case in ElementTree.parse(path).getroot().iter("testcase")):
         bad = any(case.find(kind) is not None for kind in ("failure", "error", "skipped"))
         name = f"{case.get('classname', '')}.{case.get('name', '')}"
         passed += not bad
@@ -62,14 +67,14 @@ def page(churns: list[Churn], passed: int, failed: list[str], where: str) -> str
     return "\n".join(lines) + "\n"
 
 
-def main(path: Path) -> int:
+def main(*paths: Path) -> int:
     from results import machine, revision
 
-    churns, passed, failed = read(path)
+    churns, passed, failed = read(paths)
     where = f"{time.strftime('%Y-%m-%d', time.gmtime())}, revision {revision()}, {machine()}"
     PAGE.write_text(page(churns, passed, failed, where), encoding="utf-8")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(*map(Path, sys.argv[1:])))
