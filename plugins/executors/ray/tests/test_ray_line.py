@@ -106,6 +106,18 @@ def test_a_cancelled_call_is_cancelled_at_the_desk():
     played(main)
 
 
+def test_a_call_that_is_cancelled_before_it_begins_leaves_nothing_at_the_desk():
+    async def main(wire):
+        call = asyncio.ensure_future(wire.line.call("wait", "given up", 60))
+        await asyncio.sleep(0)  # it is ordered, and the order waits for this round's end
+        call.cancel()
+        assert await wire.line.call("wait", "next", 0)
+        assert wire.works.cancelled == []
+        assert [box.tasks for box in wire.desk._boxes.values()] == [{}]
+
+    played(main)
+
+
 def test_a_posted_call_is_done_though_nobody_waits():
     async def main(wire):
         wire.line.post("wait", "posted", 0)
@@ -165,3 +177,15 @@ def test_notes_come_with_answers_and_the_newest_counts():
         assert newer(old, new) is newer(new, old) is new
 
     played(main, note=lambda: next(numbers))
+
+
+def test_notes_are_told_while_nothing_ends():
+    async def main(wire):
+        call = asyncio.ensure_future(wire.line.call("wait", "long", 60))
+        while len(wire.notes) < 3:
+            wire.desk.tell()
+            await asyncio.sleep(0.001)
+        assert not call.done()
+        call.cancel()
+
+    played(main, note=lambda: "now")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from composer_core.errors import ComposerError, WorkLost
-from composer_plugin_ray.figures import added
+from composer_plugin_ray.figures import added, by_process
 from composer_plugin_ray.pool import Pool
 from composer_plugin_ray.restarts import HOUR_S, Restarts
 from composer_plugin_ray.turns import Turns
@@ -33,12 +33,17 @@ class Process:
     async def end(self, timeout_s):
         self.ended.set()
 
+    def kill(self):
+        self.ended.set()
+
 
 class Owner:
     """Notes what it is told; `fails` many of the next starts fail because the process vanishes at once."""
 
     def __init__(self):
         self.told, self.fails, self.error = [], 0, None
+        self.broken = {}
+        """What happens when a process of that name joins."""
 
     async def ready(self, pool, name, place):
         if self.fails:
@@ -47,6 +52,8 @@ class Owner:
         return Process(name)
 
     async def joined(self, pool, remote):
+        if remote.name in self.broken:
+            raise self.broken[remote.name]
         self.told.append(("joined", remote.name))
 
     async def vanished(self, pool, name, error):
@@ -90,6 +97,27 @@ def test_a_successor_that_vanishes_while_it_starts_is_replaced_too():
         pool.members["worker-0.0"].ended.set()
         await until(lambda: "worker-0.4" in pool.members)
         assert [name for what, name in owner.told if what == "vanished"] == ["worker-0.0"], "it was told once"
+
+    played(main)
+
+
+def test_a_successor_that_vanishes_while_it_joins_is_no_member_and_is_replaced():
+    async def main(pool, owner):
+        owner.broken["worker-0.2"] = WorkLost("process worker-0.2 is gone")
+        pool.members["worker-0.0"].ended.set()
+        await until(lambda: "worker-0.3" in pool.members)
+        assert sorted(pool.members) == ["worker-0.3", "worker-1.1"]
+        assert pool.restarted() == {"worker-0.3": 2, "worker-1.1": 0}, "what was started in vain counts"
+
+    played(main)
+
+
+def test_a_place_that_cannot_be_filled_for_a_reason_nobody_foresaw_is_told():
+    async def main(pool, owner):
+        owner.broken["worker-0.2"] = RuntimeError("no such thing")
+        pool.members["worker-0.0"].ended.set()
+        await until(lambda: owner.error)
+        assert "RuntimeError: no such thing" in str(owner.error)
 
     played(main)
 
@@ -158,3 +186,12 @@ def test_who_waits_is_called_in_order_and_a_call_to_one_that_left_goes_to_the_ne
 def test_counters_are_added_and_medians_are_not():
     rows = [{"tokens": 3.0, "exec_p50_ms": 2.0, "version": 4.0}, {"tokens": 4.0, "exec_p50_ms": 1.0, "version": 5.0}]
     assert added(rows) == {"tokens": 7.0, "exec_p50_ms": 2.0, "version": 5.0}
+
+
+def test_what_is_a_processs_own_is_told_of_those_that_live_one_after_another():
+    told = by_process(pid={"worker-0.0": 7, "replica-0.1": 8}, version={"replica-0.1": 3, "replica-0.0": 2})
+    assert list(told.items()) == [
+        ("worker/worker-0.0/pid", 7.0),
+        ("replica/replica-0.1/pid", 8.0),
+        ("replica/replica-0.1/version", 3.0),
+    ]

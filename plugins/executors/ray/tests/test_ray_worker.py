@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 
+import composer_plugin_ray.worker as worker_module
 from composer_core import Column
 from composer_core.assembly import Assembly
 from composer_core.config import structure, to_data
@@ -77,6 +78,30 @@ def test_an_episode_runs_in_the_worker_with_the_replicas_weights_and_tells_of_it
         assert [type(event).__name__ for event in events][:2] == ["EpisodeStarted", "TurnEnded"]
         assert figures.stats()["sampler/tokens"] == result.stats["tokens"]
         assert figures.stats()["sandboxes_created"] >= 1
+
+    played(build, main)
+
+
+def test_what_a_long_episode_does_is_told_before_it_ends(build, monkeypatch):
+    monkeypatch.setattr(worker_module, "FRESH_S", 0.0)
+
+    async def main(line, replica, near, figures, events):
+        sampler, stuck = replica._samplers["policy"]._made, asyncio.Event()
+        generate = sampler.generate
+
+        async def stops_at_the_second_turn(ids, settings, request):
+            if request.position:
+                await stuck.wait()
+            return await generate(ids, settings, request)
+
+        sampler.generate = stops_at_the_second_turn
+        running = asyncio.ensure_future(line.call("run", request_of(build, 3), "replica-0.0", False))
+        while "TurnEnded" not in [type(event).__name__ for event in events]:
+            await asyncio.sleep(0.001)
+        assert figures.stats()["sampler/tokens"] > 0, "what the watchdog takes for progress"
+        assert not running.done()
+        stuck.set()
+        assert (await running).verdict.valid
 
     played(build, main)
 

@@ -25,6 +25,7 @@ from attrs import frozen
 
 from composer_core.errors import ComposerError
 from composer_plugin_ray.blueprint import Blueprint
+from composer_plugin_ray.line import portable
 from composer_plugin_ray.restarts import Restarts
 
 TOKEN = "COMPOSER_ENVD_TOKEN"
@@ -54,7 +55,7 @@ class EnvironmentServer:
         self._restarts = Restarts(restarts)
         self._token, self._port, self._lives = secrets.token_urlsafe(32), 0, 0
         self._state = tempfile.mkdtemp(prefix="composer-envd-")
-        self._broken: ComposerError | None = None
+        self._broken: Exception | None = None
         self._up = asyncio.Event()
 
     async def start(self) -> None:
@@ -121,8 +122,8 @@ class EnvironmentServer:
             try:
                 self._restarts.spend(ComposerError(f"an environment server ended with status {code}"))
                 await self._spawn()
-            except ComposerError as error:
-                self._broken = error
+            except Exception as error:  # whoever waits for a life would wait for ever
+                self._broken = portable(error)
                 return self._up.set()
 
     async def close(self) -> None:

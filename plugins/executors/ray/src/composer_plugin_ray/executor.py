@@ -8,6 +8,7 @@ asks again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -18,22 +19,23 @@ from composer_core.errors import ComposerError, SandboxError, WorkLost
 from composer_core.events import FaultRecorded
 from composer_core.executor import LoopLag
 from composer_core.protocols import Trainer
-from composer_core.types import EpisodeRequest, EpisodeResult, Outcome, SlotKey, Verdict, WeightsRef
+from composer_core.types import EpisodeRequest, EpisodeResult, SlotKey, WeightsRef
 from composer_plugin_ray.blueprint import Blueprint
 from composer_plugin_ray.cluster import Cluster
 from composer_plugin_ray.config import RayConfig
 from composer_plugin_ray.dispatch import Dispatch, Placement
 from composer_plugin_ray.environments import EnvironmentServer
-from composer_plugin_ray.figures import Figures
+from composer_plugin_ray.figures import Figures, by_process
 from composer_plugin_ray.line import Line, copy_of
 from composer_plugin_ray.pool import Pool, cancel, together
 from composer_plugin_ray.ranks import TrainerGroup
-from composer_plugin_ray.remote import Remote, start
+from composer_plugin_ray.remote import Remote, late, start
 from composer_plugin_ray.replica import SamplerReplica
 from composer_plugin_ray.restarts import Restarts
 from composer_plugin_ray.shipping import Sender
 from composer_plugin_ray.tape import erase, folder
 from composer_plugin_ray.turns import Turns
+from composer_plugin_ray.voids import void
 from composer_plugin_ray.weights.receiver import WeightsDamaged
 from composer_plugin_ray.worker import RolloutWorker
 
@@ -55,7 +57,9 @@ class RayExecutor:
         self._server_ids: dict[str, int] = {}
         self._weights: WeightsRef | None = None
         self._trainer: TrainerGroup | None = None
-        self._broken: ComposerError | None = None
+        self._broken: Exception | None = None
+        self._serves: dict[str, int] = {}
+        """Version of the weights that each replica has loaded."""
         self._tapes = folder() if config.keep_turns else ""
         self._lost: set[SlotKey] = set()
         self._figures = Figures(build.emit)
@@ -82,12 +86,19 @@ class RayExecutor:
             return await self._started(start(name, {"num_cpus": self._config.worker_cpus}, *what), self._server)
         resources = {"num_cpus": self._config.replica_cpus, "num_gpus": self._config.replica_gpus}
         replica = (SamplerReplica, self._blueprint, place, self._sender.store)
-        remote = await self._started(start(name, resources, *replica))
-        seen = None
-        while seen is not self._weights:  # also those that were published while it loaded
-            seen = self._weights
-            await self._load(remote)
-        return remote
+        return await self._current(await self._started(start(name, resources, *replica)))
+
+    async def _current(self, replica: Remote) -> Remote:
+        """The same with the published weights, also those that were published while it loaded; or killed."""
+        try:
+            seen = None
+            while seen is not self._weights:
+                seen = self._weights
+                await self._load(replica)
+        except BaseException:
+            replica.kill()
+            raise
+        return replica
 
     async def _started(self, remote: Remote, *needs: Callable[[Remote], Awaitable[Any]]) -> Remote:
         """The same when it can serve, or killed; it is started with what its place offers."""
@@ -113,16 +124,21 @@ class RayExecutor:
 
     async def _start_server(self, node: str) -> Remote:
         what = (EnvironmentServer, self._blueprint, self._config.restarts_per_hour, self._config.start_timeout_s)
-        remote = await self._started(start(f"environment-{len(self._servers)}", {"num_cpus": 0}, *what, node=node))
-        self._watches.append(asyncio.ensure_future(self._watch_server(remote)))
-        environment = await remote.call("environment")
+        try:
+            remote = await self._started(start(f"environment-{len(self._servers)}", {"num_cpus": 0}, *what, node=node))
+            environment = await remote.call("environment")
+        except BaseException:
+            del self._servers[node]  # the next worker there has it started again
+            raise
         self._server_ids[remote.name] = environment.pid
+        self._watches.append(asyncio.ensure_future(self._watch_server(remote)))
         return remote
 
     async def _watch_server(self, remote: Remote) -> None:
         """Workers of its node have no sandboxes any more: they are started anew, with a new server."""
         await remote.gone()
         self._servers.pop(remote.node, None)
+        self._server_ids.pop(remote.name, None)
         for worker in self._workers.members.values():
             if worker.node == remote.node:
                 worker.kill()
@@ -149,15 +165,21 @@ class RayExecutor:
         else:
             self._dispatch.replicas.remove(name)
             await self._workers.ask("use", dict(self._replicas.members))
+            self._serves.pop(name, None)
 
-    def failed(self, error: ComposerError) -> None:
+    def failed(self, error: Exception) -> None:
         self._broken = error
         self._turns.all()
 
     # --- episodes ---
 
     def places(self) -> int:
-        return max(1, len(self._dispatch.workers) * self._config.episodes_per_worker)
+        """Those of workers that are on their way too: the loop asks only when an episode ends."""
+        return self._config.workers * self._config.episodes_per_worker
+
+    def _room(self) -> bool:
+        living = len(self._dispatch.workers) * self._config.episodes_per_worker
+        return self._in_flight < living and len(self._dispatch.replicas) > 0
 
     async def submit(self, request: EpisodeRequest) -> EpisodeResult:
         """Raises ComposerError when no more processes are started."""
@@ -179,7 +201,7 @@ class RayExecutor:
         while True:
             if self._broken:
                 raise copy_of(self._broken)
-            if len(self._dispatch.workers) and len(self._dispatch.replicas) and self._in_flight < self.places():
+            if self._room():
                 self._in_flight += 1
                 return self._dispatch.place(group)
             await self._turns.wait()
@@ -205,33 +227,42 @@ class RayExecutor:
         await asyncio.gather(*(self._swap(remote) for remote in tuple(self._replicas.members.values())))
 
     async def _swap(self, remote: Remote) -> None:
-        """A replica that takes too long is killed; one that vanishes is started anew with the weights of then."""
-        try:
+        """A replica that vanishes is started anew with the weights of then."""
+        with contextlib.suppress(WorkLost):
             await self._load(remote)
-        except TimeoutError:
-            remote.kill()
-        except WorkLost:
-            pass
 
     async def _load(self, remote: Remote) -> None:
-        if self._weights:
+        """Raises WorkLost for a replica that is gone, also because it took too long and was killed."""
+        try:
             async with asyncio.timeout(self._config.publish_timeout_s):
-                try:
-                    await remote.call("load", self._weights)
-                except WeightsDamaged:
-                    self._weights = await self._sender.mend(self._weights)
-                    await remote.call("load", self._weights)
+                if self._weights:
+                    self._serves[remote.name] = await self._loaded(remote, self._weights)
+        except TimeoutError:
+            remote.kill()
+            limit = f"within publish_timeout_s = {self._config.publish_timeout_s:g}"
+            raise WorkLost(f"{remote.name} has not loaded what is published", who="ray/ray", expected=limit) from None
+
+    async def _loaded(self, remote: Remote, weights: WeightsRef) -> int:
+        """The version that it serves."""
+        try:
+            await remote.call("load", weights)
+        except WeightsDamaged:
+            self._weights = weights = await self._sender.mend(weights)
+            await remote.call("load", weights)
+        return weights.version
 
     # --- the end ---
 
     def stats(self) -> Mapping[str, float]:
-        """Counters of all processes, and of each that lives its id and episodes: `worker/NAME/pid`, ..."""
-        loads = {**self._dispatch.workers.loads(), **self._dispatch.replicas.loads()}
+        """Counters of all processes, and of each that lives what is its own: `worker/NAME/pid`, ..."""
         ranks = self._trainer.remotes if self._trainer else []
         living = [*self._workers.members.values(), *self._replicas.members.values(), *ranks]
-        told = {f"{one.name.partition('-')[0]}/{one.name}/pid": float(one.pid) for one in living}
-        told |= {f"environment/{name}/pid": float(pid) for name, pid in self._server_ids.items()}
-        told |= {f"{name.partition('-')[0]}/{name}/episodes": float(load) for name, load in loads.items()}
+        told = by_process(
+            pid={**{one.name: one.pid for one in living}, **self._server_ids},
+            episodes={**self._dispatch.workers.loads(), **self._dispatch.replicas.loads()},
+            version=self._serves,
+            restarts={**self._workers.restarted(), **self._replicas.restarted()},
+        )
         counts = {name: float(count) for name, count in self._counts.items()}
         return {
             **self._figures.stats(),
@@ -245,7 +276,7 @@ class RayExecutor:
     async def close(self) -> None:
         """Sandboxes first, so workers before all."""
         self._lag.stop()
-        for line in self._lines.values():
+        for line in tuple(self._lines.values()):
             await line.close()
         timeout_s = self._config.close_timeout_s
         await self._workers.close(timeout_s)
@@ -263,21 +294,6 @@ class RayExecutor:
     async def _erase_tapes(self) -> None:
         if self._tapes:
             await asyncio.to_thread(erase, self._build.get("stores"))
-
-
-def late(name: str, timeout_s: float) -> ComposerError:
-    return ComposerError(
-        f"{name} was not ready within {timeout_s:g} s",
-        who="ray/ray",
-        found="Ray has no room for it, or it is slow to start",
-        fix="give the cluster more cores, or executor.start_timeout_s more time",
-    )
-
-
-def void(request: EpisodeRequest, cause: str, error: ComposerError) -> EpisodeResult:
-    """An episode that left nothing behind."""
-    verdict = Verdict(Outcome.VOID, cause)
-    return EpisodeResult(request.key, request.group, None, verdict, faults=(fault_of(cause, error, "ray/ray"),))
 
 
 def build(config: RayConfig, context: BuildContext) -> RayExecutor:

@@ -39,6 +39,17 @@ class Figures:
         return {**workers, **{f"sampler/{name}": value for name, value in sampler.items()}}
 
 
+def by_process(pid: Mapping[str, float], **figures: Mapping[str, float]) -> dict[str, float]:
+    """`worker/worker-0.1/pid` and so on of those with a process id, from each figure by name of the process."""
+    columns = {"pid": pid, **figures}
+    return {
+        f"{name.partition('-')[0]}/{name}/{figure}": float(values[name])
+        for name in pid
+        for figure, values in columns.items()
+        if name in values
+    }
+
+
 def added(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for row in rows:

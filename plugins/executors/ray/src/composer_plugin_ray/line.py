@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import Factory, define, frozen
@@ -86,6 +87,9 @@ class _Box:
         if self.waiting:
             self.waiting.set()
 
+    def forget(self, number: int, task: asyncio.Task[None]) -> None:
+        del self.tasks[number]
+
 
 class Desk:
     """Does what lines ask of `methods`, which are told the client first; `note` is told with each answer."""
@@ -99,7 +103,8 @@ class Desk:
         box = self._boxes.setdefault(batch.client, _Box())
         box.wake()
         for order in batch.orders:
-            box.tasks[order.number] = asyncio.create_task(self._do(batch.client, box, order))
+            box.tasks[order.number] = begun = asyncio.create_task(self._do(batch.client, box, order))
+            begun.add_done_callback(partial(box.forget, order.number))  # also of one that is cancelled before it begins
         for number in batch.cancelled:
             if task := box.tasks.get(number):
                 task.cancel()
@@ -118,10 +123,13 @@ class Desk:
             return
         except Exception as error:
             reply = Reply(order.number, error=portable(error))
-        finally:
-            del box.tasks[order.number]
         box.done.append(reply)
         box.wake()
+
+    def tell(self) -> None:
+        """Send everybody who waits the note of now, although nothing of theirs is done."""
+        for box in self._boxes.values():
+            box.wake()
 
     async def forget(self, client: str) -> None:
         """A client is gone: nothing of its is done any more."""
@@ -167,7 +175,7 @@ class Line:
 
     def _order(self, method: str, args: tuple[Any, ...]) -> int:
         if self._broken:
-            raise self._broken
+            raise copy_of(self._broken)
         self._numbers += 1
         self._orders.append(Order(self._numbers, method, args))
         return self._numbers

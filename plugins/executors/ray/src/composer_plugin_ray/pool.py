@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define
 
-from composer_core.errors import ComposerError, WorkLost
+from composer_core.errors import WorkLost
+from composer_plugin_ray.line import portable
 from composer_plugin_ray.restarts import Restarts
 
 if TYPE_CHECKING:  # this module knows no Ray
@@ -34,7 +36,7 @@ class Owner(Protocol):
         """It serves no more."""
         ...
 
-    def failed(self, error: ComposerError) -> None:
+    def failed(self, error: Exception) -> None:
         """No more processes are started."""
         ...
 
@@ -49,6 +51,10 @@ class Pool:
     restarts: Restarts
     members: dict[str, Remote] = Factory(dict)
     _started: int = 0
+    _lives: Counter[int] = Factory(Counter)
+    """Processes that were started so far, by place."""
+    _places: dict[str, int] = Factory(dict)
+    """Of the members."""
     _watches: set[asyncio.Task[None]] = Factory(set)
 
     async def open(self) -> None:
@@ -62,8 +68,15 @@ class Pool:
     async def _fill(self, place: int) -> None:
         name = f"{self.sort}-{place}.{self._started}"
         self._started += 1
-        remote = self.members[name] = await self.owner.ready(self, name, place)
-        await self.owner.joined(self, remote)
+        self._lives[place] += 1
+        remote = await self.owner.ready(self, name, place)
+        self.members[name], self._places[name] = remote, place
+        try:
+            await self.owner.joined(self, remote)
+        except BaseException:
+            self._forget(remote)
+            remote.kill()
+            raise
         watch = asyncio.create_task(self._watch(place, remote))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
@@ -72,18 +85,27 @@ class Pool:
         """Replace a member when it vanishes."""
         error = await remote.gone()
         while True:
-            await self._drop(remote, error)
             try:
+                await self._drop(remote, error)
                 self.restarts.spend(error)
                 return await self._fill(place)
             except WorkLost as again:  # it vanished while it started
                 error = again
-            except ComposerError as why:
-                return self.owner.failed(why)
+            except Exception as why:  # nobody else would say why the place stays empty
+                return self.owner.failed(portable(why))
 
     async def _drop(self, remote: Remote, error: WorkLost) -> None:
-        if self.members.pop(remote.name, None):
+        if self._forget(remote):
             await self.owner.vanished(self, remote.name, error)
+
+    def _forget(self, remote: Remote) -> bool:
+        """Whether it was a member."""
+        self._places.pop(remote.name, None)
+        return self.members.pop(remote.name, None) is not None
+
+    def restarted(self) -> Mapping[str, int]:
+        """How often the place of each member had lost its process before."""
+        return {name: self._lives[place] - 1 for name, place in self._places.items()}
 
     async def check(self, name: str) -> None:
         """A member that has vanished serves no more, from now on: its watch may not have been told yet."""

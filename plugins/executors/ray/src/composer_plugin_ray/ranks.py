@@ -16,7 +16,7 @@ from composer_core.types import StepStats, TrainBatch
 from composer_plugin_ray.blueprint import Blueprint
 from composer_plugin_ray.config import RayConfig
 from composer_plugin_ray.rank import TrainerRank
-from composer_plugin_ray.remote import Remote, here, put, start
+from composer_plugin_ray.remote import Remote, here, late, put, start
 
 
 class TrainerGroup:
@@ -33,10 +33,13 @@ class TrainerGroup:
         for rank in range(ranks):
             what = (TrainerRank, self._blueprint, rank, ranks)  # beside the controller, whose loss ends the run too
             self.remotes.append(start(f"rank-{rank}", resources, *what, node=here(), soft=True))
-        async with asyncio.timeout(self._config.start_timeout_s):
-            address = await self.remotes[0].call("address")
-            await asyncio.gather(*(remote.call("start", address) for remote in self.remotes))
-        self.remotes = list(await asyncio.gather(*(remote.found() for remote in self.remotes)))
+        try:
+            async with asyncio.timeout(self._config.start_timeout_s):
+                address = await self.remotes[0].call("address")
+                await asyncio.gather(*(remote.call("start", address) for remote in self.remotes))
+                self.remotes = list(await asyncio.gather(*(remote.found() for remote in self.remotes)))
+        except TimeoutError:
+            raise late("a rank of the trainer", self._config.start_timeout_s) from None
 
     async def _all(self, method: str, *args: Any) -> Any:
         try:

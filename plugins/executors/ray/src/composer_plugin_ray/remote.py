@@ -119,6 +119,15 @@ class Remote:
         ray.kill(self.actor, no_restart=True)
 
 
+def late(name: str, timeout_s: float) -> ComposerError:
+    return ComposerError(
+        f"{name} was not ready within {timeout_s:g} s",
+        who="ray/ray",
+        found="Ray has no room for it, or it is slow to start",
+        fix="give the cluster more cores, or executor.start_timeout_s more time",
+    )
+
+
 def here() -> str:
     """The node of this process."""
     found: str = ray.get_runtime_context().get_node_id()

@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # this module knows no Ray
     from composer_plugin_ray.remote import Remote
 
 FRESH_S = 1.0
-"""Age at which a busy worker's counters are made anew; medians over all it has done cost more than a message."""
+"""Age at which a busy worker's counters are made anew (medians over all it has done cost more than a message), and at
+which they are told although no episode has ended."""
 
 
 @frozen
@@ -54,7 +55,7 @@ class RolloutWorker:
         self._desk = Desk({"run": self._run}, self._note)
         self._events: list[Event] = []
         self._stats: Mapping[str, float] = {}
-        self._fresh = 0.0
+        self._fresh = self._told = 0.0
         self._running = self._notes = self._life = 0
 
     async def start(self, server: Remote | None) -> None:
@@ -107,7 +108,10 @@ class RolloutWorker:
         return result if self._life == life else evolve(result, verdict=Verdict(Outcome.VOID, "lost"))
 
     def _emit(self, event: Event) -> None:
+        """Kept for the next answer; while none goes because no episode ends, they are told about once a second."""
         self._events.append(event)
+        if time.perf_counter() - self._told >= FRESH_S:
+            self._desk.tell()
 
     def _note(self) -> WorkerNote:
         now = time.perf_counter()
@@ -116,7 +120,7 @@ class RolloutWorker:
             told = {name: value for name, value in found.items() if not name.startswith("sampler/")}
             self._stats = {"worker_loop_lag_p99_ms": told.pop("loop_lag_p99_ms"), **told}
             self._fresh = now
-        self._notes += 1
+        self._notes, self._told = self._notes + 1, now
         events, self._events = self._events, []
         return WorkerNote(tuple(events), Numbered(self._notes, self._stats), self._replicas.notes())
 
