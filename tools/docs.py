@@ -31,7 +31,7 @@ from docs_source import fence
 from composer_core import config as run_config
 from composer_core.cli import COMMAND_GROUP, COMMANDS, group
 from composer_core.plugins import Plugins, candidates, select
-from composer_core.records import SPECS, Spec
+from composer_core.records import SPECS, RewardSpec, Spec, resolve
 from composer_core.registry import Entry
 from composer_core.types import Limits
 from composer_testing.new import EXAMPLES, SCAFFOLD, named
@@ -78,6 +78,31 @@ def settings(*plugins: str) -> str:
             if cls is not None and attrs.fields(cls):
                 parts.append(f"**`{entry.id}`** ({entry.spec.kind}{where})\n\n{table_of(cls)}")
     return "\n\n".join(parts)
+
+
+def reward(id: str) -> str:
+    """What a reward's record and its function say: scope, range, weight, the formula with its source, settings."""
+    (spec,) = (entry.spec for entry in components() if entry.id == id and isinstance(entry.spec, RewardSpec))
+    low, high = spec.range
+    facts = f"Scope `{spec.scope}`, range {low:g} to {high:g}, weight {spec.weight:g} unless the run file gives one."
+    table = f"\n\n{table_of(spec.config)}" if attrs.fields(spec.config) else "\n\nIt has no settings."
+    return f"{facts}\n\n{inspect.getdoc(resolve(spec.function))}{table}"
+
+
+def rewards(plugin: str) -> str:
+    """The rewards of a plugin, each with a link to its page."""
+    specs = [entry.spec for entry in components() if entry.plugin == plugin and isinstance(entry.spec, RewardSpec)]
+    rows = [
+        (
+            f"[`{plugin}/{s.name}`]({s.name}.md)",
+            s.scope,
+            f"{s.range[0]:g} to {s.range[1]:g}",
+            f"{s.weight:g}",
+            s.summary,
+        )
+        for s in specs
+    ]
+    return markdown_table(("reward", "scope", "range", "weight", "what it looks at"), rows)
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
@@ -210,6 +235,8 @@ MAKERS: dict[str, Callable[..., str]] = {
     "class_tables": class_tables,
     "metrics": metrics,
     "settings": settings,
+    "reward": reward,
+    "rewards": rewards,
     "help": help_texts,
     "directory": directory,
     "capabilities": capabilities,

@@ -1,0 +1,28 @@
+"""`broken_calls`: calls that could not be executed cost, and are never left out of the count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from composer_core import Trace
+from composer_core.types import Score
+from composer_plugin_behavior.config import BrokenCallsConfig
+from composer_plugin_behavior.gate import gated, score
+
+
+def broken_calls(group: Sequence[Trace], config: BrokenCallsConfig) -> list[Score]:
+    """-min(1, b / most), with b the calls that are malformed, cut off, of an unknown tool or with bad arguments.
+
+    It counts calls and not their share, which more calls would lower. An episode with broken calls is graded and
+    trained like any other: where such samples were dropped, a policy learned to break calls on purpose.
+
+    Source: "Improving Composer through real-time RL" (Cursor, 2026-03-26), where broken calls became negative examples.
+    """
+    return [gated(trace, _of(trace, config)) for trace in group]
+
+
+def _of(trace: Trace, config: BrokenCallsConfig) -> Score:
+    problems = Counter(call.problem for call in trace.calls() if call.problem)
+    parts = {str(problem): float(count) for problem, count in sorted(problems.items())}
+    return score(-min(1.0, problems.total() / config.most), parts)

@@ -1,0 +1,56 @@
+"""`parallelism`: reads that do not wait for each other stand in one turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from composer_core import Trace
+from composer_core.types import Score
+from composer_plugin_behavior.config import ParallelismConfig
+from composer_plugin_behavior.gate import gated, score
+from composer_plugin_behavior.reading import executed
+
+
+def parallelism(group: Sequence[Trace], config: ParallelismConfig) -> list[Score]:
+    """Mean over the turns that read of clip((min(n - r, cap) - 1) / (cap - 1), 0, 1); 0 where nothing was read.
+
+    n counts a turn's independent reads: successful calls of tools that read, each asking what has not been asked since
+    something was last changed. Calls of one turn cannot depend on each other, since none has seen another's result. r
+    counts its redundant ones, which ask again: reads that fill a turn up cost what they would have gained.
+
+    Source: the behavior is the Composer 2 report's (arXiv 2603.24477), where it follows from what turns cost; the bonus
+    is in the manner of the parallel-agent reward of the Kimi K2.5 report (Moonshot AI, 2026), without its annealing.
+    """
+    return [gated(trace, _of(trace, config), low=0.0) for trace in group]
+
+
+def _of(trace: Trace, config: ParallelismConfig) -> Score:
+    turns = widths(trace, config.reads)
+    values = [min(max(min(n - r, config.cap) - 1, 0) / (config.cap - 1), 1.0) for n, r in turns]
+    parts = {
+        "reading_turns": float(len(turns)),
+        "reads": float(sum(n for n, _ in turns)),
+        "redundant": float(sum(r for _, r in turns)),
+    }
+    return score(sum(values) / max(1, len(values)), parts)
+
+
+def widths(trace: Trace, reads: Sequence[str]) -> list[tuple[int, int]]:
+    """(independent, redundant) reads of each turn that reads."""
+    asked: set[tuple[str, str]] = set()
+    found = []
+    for turn in trace.turns:
+        new = again = 0
+        for call, result in executed(turn):
+            key = (call.name, json.dumps(dict(call.arguments), sort_keys=True, default=str))
+            if call.name not in reads:
+                asked.clear()
+            elif key in asked:
+                again += 1
+            elif result.ok:
+                asked.add(key)
+                new += 1
+        if new or again:
+            found.append((new, again))
+    return found

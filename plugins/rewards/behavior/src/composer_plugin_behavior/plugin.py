@@ -1,0 +1,108 @@
+"""Hook module: rewards that shape how an agent works, with ranges and weights that fit below an outcome together.
+
+The weights are our own: none are published. Their sum of |weight| x (high - low) is 0.65, so that all of them can be
+listed beside an outcome of weight 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from composer_core import RewardSpec, hookimpl
+from composer_plugin_behavior import config
+
+COMPOSER_API = 1
+COST = (-1.0, 0.0)
+
+
+@hookimpl
+def composer_rewards() -> Iterable[RewardSpec]:
+    """Costs in [-1, 0], bonuses in [0, 1]; all of a group's scope but `claims`, see `gate`."""
+    yield RewardSpec(
+        name="effort",
+        summary="the nonlinear price of tokens, calls and turns",
+        function="composer_plugin_behavior.effort:effort",
+        config=config.EffortConfig,
+        scope="group",
+        range=COST,
+        weight=0.1,
+    )
+    yield RewardSpec(
+        name="parallelism",
+        summary="independent reads that stand in one turn",
+        function="composer_plugin_behavior.parallelism:parallelism",
+        config=config.ParallelismConfig,
+        scope="group",
+        range=(0.0, 1.0),
+        weight=0.05,
+    )
+    yield RewardSpec(
+        name="broken_calls",
+        summary="calls that could not be executed",
+        function="composer_plugin_behavior.broken_calls:broken_calls",
+        config=config.BrokenCallsConfig,
+        scope="group",
+        range=COST,
+        weight=0.1,
+    )
+    yield RewardSpec(
+        name="todos",
+        summary="to-dos that were opened and left open or dropped",
+        function="composer_plugin_behavior.todos:todos",
+        config=config.TodosConfig,
+        scope="group",
+        range=COST,
+        weight=0.05,
+    )
+    yield RewardSpec(
+        name="evidence",
+        summary="changes of files that were never read or found",
+        function="composer_plugin_behavior.evidence:evidence",
+        scope="group",
+        range=COST,
+        weight=0.05,
+    )
+    yield RewardSpec(
+        name="lints",
+        summary="new diagnostics less mended ones, and suppressions, in touched Python files",
+        function="composer_plugin_behavior.lints:lints",
+        config=config.LintsConfig,
+        scope="group",
+        range=COST,
+        weight=0.05,
+    )
+    yield RewardSpec(
+        name="claims",
+        summary="claims of the final message that the log of turns does not back",
+        function="composer_plugin_behavior.claims:claims",
+        config=config.ClaimsConfig,
+        range=COST,
+        weight=0.1,
+    )
+    yield RewardSpec(
+        name="diff",
+        summary="size against the group's median, stray files, reasoning in comments",
+        function="composer_plugin_behavior.diff:diff",
+        config=config.DiffConfig,
+        scope="group",
+        range=COST,
+        weight=0.05,
+    )
+    yield RewardSpec(
+        name="terminal_only",
+        summary="everything done in the shell",
+        function="composer_plugin_behavior.terminal_only:terminal_only",
+        config=config.TerminalOnlyConfig,
+        scope="group",
+        range=COST,
+        weight=0.05,
+    )
+    yield RewardSpec(
+        name="rubric",
+        summary="one question about the work, answered by a judge behind an OpenAI-compatible endpoint",
+        function="composer_plugin_behavior.rubric:rubric",
+        config=config.RubricConfig,
+        scope="group",
+        range=(0.0, 1.0),
+        weight=0.05,
+    )

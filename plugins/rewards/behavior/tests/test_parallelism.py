@@ -1,0 +1,56 @@
+"""Independent reads of one turn are paid; asking again, and changing things in between, is told apart."""
+
+from composer_plugin_behavior.config import ParallelismConfig
+from composer_plugin_behavior.parallelism import parallelism, widths
+from composer_plugin_behavior.plugin import composer_rewards
+from composer_testing.contracts.rewards import RewardContract, Situation
+from composer_testing.fakes.traces import attempt, called
+
+PLAIN = ParallelismConfig(cap=3)
+
+
+def read(path, **fields):
+    return called("read_file", {"path": path}, **fields)
+
+
+EDIT = called("edit_file", {"path": "a"})
+
+
+class TestParallelism(RewardContract):
+    def build(self):
+        return next(spec for spec in composer_rewards() if spec.name == "parallelism")
+
+    def situations(self):
+        def of(value, *turns, solved=True):
+            return Situation({"group": (attempt(*turns, solved=solved),), "config": PLAIN}, value)
+
+        return {
+            "one by one": of(0.0, [read("a")], [read("b")]),
+            "two at once": of(0.5, [read("a"), read("b")]),
+            "as many as are paid": of(1.0, [read("a"), read("b"), read("c")]),
+            "more": of(1.0, [read(name) for name in "abcdef"]),
+            "mean over the turns that read": of(0.25, [read("a"), read("b")], [read("c")], [EDIT]),
+            "no reads": of(0.0, [EDIT]),
+            "not solved": of(0.0, [read("a"), read("b"), read("c")], solved=False),
+        }
+
+
+def test_asking_again_costs_what_it_would_have_gained():
+    padded = attempt([read("a"), read("b"), read("a"), read("a")])
+    assert widths(padded, PLAIN.reads) == [(2, 2)]
+    assert parallelism([padded], PLAIN)[0].value == 0.0
+
+
+def test_what_was_asked_before_may_be_asked_again_once_something_has_changed():
+    trace = attempt([read("a")], [read("a")], [EDIT], [read("a")])
+    assert widths(trace, PLAIN.reads) == [(1, 0), (0, 1), (1, 0)]
+
+
+def test_reads_that_fail_or_could_not_be_executed_are_no_reads():
+    trace = attempt([read("a", ok=False), read("b", problem="bad_arguments"), read("c")])
+    assert widths(trace, PLAIN.reads) == [(1, 0)]
+
+
+def test_the_order_of_arguments_makes_no_other_question():
+    one, other = ({"pattern": "x", "path": "."}, {"path": ".", "pattern": "x"})
+    assert widths(attempt([called("grep", one), called("grep", other)]), PLAIN.reads) == [(1, 1)]
