@@ -15,12 +15,9 @@ from composer_core.protocols import BuildContext, Created, ExecRequest, Template
 from composer_core.records import SandboxSpec, resolve
 from composer_core.trees import Tree
 from composer_plugin_microvm.config import QemuConfig
+from composer_plugin_microvm.drivers import promise
 from composer_plugin_microvm.plugin import composer_sandboxes
 
-PROMISES = {
-    True: "KVM: the boundary is the processor's",
-    False: "TCG: an emulator is no assured boundary against hostile code, and slower (see docs/sandboxes/microvm.md)",
-}
 SPECS: dict[str, SandboxSpec] = {spec.name: spec for spec in composer_sandboxes()}
 
 
@@ -61,6 +58,6 @@ async def _try(provider: Any) -> None:
         result = await child.backend.exec(ExecRequest(("cat", "file")))
         took = time.perf_counter() - started
         click.echo(f"a clone has run a command after {took * 1e3:.0f} ms: {result.stdout.decode().strip()}")
-        click.echo(PROMISES[bool(provider.driver.assured)])
+        click.echo(promise(provider.driver))
     finally:
         await provider.close()

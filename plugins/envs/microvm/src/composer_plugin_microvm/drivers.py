@@ -64,6 +64,8 @@ class Driver(Protocol):
 
     assured: bool | None
     """Whether the boundary is a processor's (KVM) and not an emulator's; None before the first machine."""
+    why: str
+    """Why it is an emulator's, where KVM was asked for and is of no use."""
 
     async def base(self, ram_bytes: int) -> Capture:
         """A machine that has just booted. Raises ConfigError where none can, BackendError where one did not."""
@@ -73,3 +75,13 @@ class Driver(Protocol):
 
     def close(self) -> None:
         """After all machines and captures; leaves nothing but what is kept for other runs."""
+
+
+def promise(driver: Driver) -> str:
+    """What machines are run by here, in words; empty before the first one."""
+    if driver.assured is None:
+        return ""
+    if driver.assured:
+        return "KVM: the boundary is the processor's"
+    why = f" KVM is of no use here: {driver.why}" if driver.why else ""
+    return f"TCG: an emulator is no assured boundary against hostile code, and slower.{why}"

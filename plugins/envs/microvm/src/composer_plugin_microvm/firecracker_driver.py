@@ -53,6 +53,7 @@ class FirecrackerDriver:
     def __init__(self, config: FirecrackerConfig) -> None:
         self.config = config
         self.assured: bool | None = None
+        self.why = ""
         self._program = Path()
         self._jailer = ""
         self._users: set[int] = set()

@@ -27,10 +27,11 @@ class Process:
         fds: Sequence[int] = (),
         confined: Sequence[str] = (),
         cwd: Path = Path("/"),
+        before: Sequence[str] = (),
     ) -> None:
-        """`confined` are further words of `setpriv`. Raises OSError."""
+        """`confined` are further words of `setpriv`, `before` those of a program that runs it. Raises OSError."""
         self.popen = subprocess.Popen(
-            ["setpriv", "--no-new-privs", "--pdeathsig", "KILL", *confined, "--", *words],
+            [*before, "setpriv", "--no-new-privs", "--pdeathsig", "KILL", *confined, "--", *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=tuple(fds), cwd=cwd,
             env={"LANG": "C.UTF-8", "PATH": os.defpath}, start_new_session=True,
         )  # fmt: skip

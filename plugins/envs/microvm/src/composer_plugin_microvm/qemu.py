@@ -5,7 +5,7 @@ a capture (the base mapped privately, pages that differ written in, the devices'
 devices: the root image, read-only and shared by all, and one serial port to the agent. No network card, no display.
 
 QEMU runs as nobody where this process is root, without capabilities, under its own seccomp filter that forbids it to
-start anything. It is handed descriptors and opens no path of its own but those of its firmware.
+start anything. It is handed descriptors and opens no path of its own but those of its firmware, and /dev/kvm (`kvm`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from attrs import frozen
 from composer_core.errors import BackendError
 from composer_plugin_microvm import memory
 from composer_plugin_microvm.channel import Channel
+from composer_plugin_microvm.kvm import NOBODY, Access
 from composer_plugin_microvm.process import Process
 from composer_plugin_microvm.qmp import Qmp
 
-NOBODY = 65534
 READY_S = 20.0
 ROOT_SET, STATE_SET = 1, 2
 """Numbers of QEMU's descriptor sets for the root image and for the devices' state."""
@@ -36,17 +36,17 @@ class Hardware:
     """What is the same for a base and all that is cloned from it."""
 
     qemu: str
-    accel: str
-    """kvm or tcg."""
+    kvm: Access | None
+    """None is TCG."""
     ram_bytes: int
     root: int
     """Descriptor of the root image."""
 
     def arguments(self, ram: int, shared: bool) -> list[str]:
         """Of QEMU, without what starts it and its sockets. `ram` is a descriptor that it inherits."""
-        accel = "tcg,tb-size=128" if self.accel == "tcg" else "kvm"
-        words = [self.qemu, "-M", "microvm,memory-backend=ram,graphics=off,suppress-vmdesc=on", "-accel", accel]
-        words += ["-cpu", "max" if self.accel == "tcg" else "host", "-smp", "1", "-m", f"{self.ram_bytes >> 20}"]
+        words = [self.qemu, "-M", "microvm,memory-backend=ram,graphics=off,suppress-vmdesc=on"]
+        words += ["-accel", "kvm", "-cpu", "host"] if self.kvm else ["-accel", "tcg,tb-size=128", "-cpu", "max"]
+        words += ["-smp", "1", "-m", f"{self.ram_bytes >> 20}"]
         backend = f"memory-backend-file,id=ram,size={self.ram_bytes},mem-path=/proc/self/fd/{ram}"
         words += ["-object", f"{backend},share={'on' if shared else 'off'}"]
         words += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-sandbox", DENIED]
@@ -109,7 +109,8 @@ class Qemu:
             words += ["-chardev", f"socket,id=agent,fd={agent_theirs.fileno()}"]
             words += ["-chardev", f"socket,id=qmp,fd={qmp_theirs.fileno()}", "-mon", "chardev=qmp,mode=control"]
             theirs = [ram, hardware.root, agent_theirs.fileno(), qmp_theirs.fileno(), *fds]
-            self.process = Process([*words, *extra], theirs, _less_power(hardware.accel))
+            access = hardware.kvm or Access()
+            self.process = Process([*words, *extra], theirs, less_power(access.groups), before=access.words())
         except OSError as error:
             agent.close()
             qmp.close()
@@ -204,10 +205,9 @@ class Qemu:
             self.qmp.close()
 
 
-def _less_power(accel: str) -> list[str]:
-    """Words of `setpriv`: nobody, in no group but the one that may open /dev/kvm where that is needed."""
+def less_power(groups: Sequence[int] = ()) -> list[str]:
+    """Words of `setpriv`: nobody, in these groups beside its own."""
     if os.geteuid() != 0:
         return []
-    group = os.stat("/dev/kvm").st_gid if accel == "kvm" else 0
-    groups = f"--groups={group}" if group else "--clear-groups"
-    return [f"--reuid={NOBODY}", f"--regid={NOBODY}", groups, "--inh-caps=-all", "--bounding-set=-all"]
+    also = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
+    return [f"--reuid={NOBODY}", f"--regid={NOBODY}", also, "--inh-caps=-all", "--bounding-set=-all"]

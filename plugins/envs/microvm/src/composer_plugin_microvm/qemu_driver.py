@@ -10,12 +10,12 @@ import asyncio
 import logging
 import os
 import shutil
-import stat
 from pathlib import Path
 
 from composer_core.errors import BackendError, ConfigError
 from composer_core.protocols import BuildContext
-from composer_plugin_microvm import base, memory
+from composer_plugin_microvm import base, kvm, memory
+from composer_plugin_microvm.channel import Broken
 from composer_plugin_microvm.config import QemuConfig
 from composer_plugin_microvm.drivers import Capture
 from composer_plugin_microvm.image import Image, cache_folder, image
@@ -25,9 +25,10 @@ from composer_plugin_microvm.qemu import Base, Hardware, Qemu, QemuCapture
 
 LOG = logging.getLogger(__name__)
 KVM_FIX = (
-    "`composer-run doctor` tells whether a guest boots, and who may open /dev/kvm (QEMU runs as nobody in the device's "
-    "group); or leave sandbox.accel out, which takes TCG where KVM does not work"
+    "`composer-run doctor` tells what KVM does here; or leave sandbox.accel out, which takes TCG where it is of no use"
 )
+KVM_BOOT_S = 20.0
+"""Longest that a boot with KVM may take, which is done in half a second where it is done at all."""
 FIX = "apt install qemu-system-x86 util-linux; or choose sandbox.use = 'local/namespaces'"
 LINE = (
     "console=ttyS0 quiet loglevel=4 reboot=t panic=-1 mitigations=off audit=0 init_on_alloc=0 cryptomgr.notests "
@@ -45,6 +46,9 @@ class QemuDriver:
     def __init__(self, config: QemuConfig) -> None:
         self.config = config
         self.assured: bool | None = None
+        self.why = ""
+        self._deciding = asyncio.Lock()
+        self._kvm: kvm.Access | None = None
         self._bases: list[Base] = []
 
     async def base(self, ram_bytes: int) -> Capture:
@@ -52,23 +56,40 @@ class QemuDriver:
         if qemu is None or shutil.which("setpriv") is None:
             raise ConfigError("sandboxes of microvm/qemu need QEMU and setpriv", found="neither or one", fix=FIX)
         made = await asyncio.to_thread(image, self.config, LOG.info)
-        if self.config.accel == "kvm" or (self.config.accel == "auto" and kvm_offered()):
-            try:
-                return await self._base(qemu, "kvm", ram_bytes, made)
-            except BackendError as error:
-                if self.config.accel == "kvm":
-                    raise ConfigError("no machine boots with KVM here", found=str(error), fix=KVM_FIX) from error
-                LOG.info("no machine boots with KVM here (%s), taking TCG", error.message)
-        return await self._base(qemu, "tcg", ram_bytes, made)
-
-    async def _base(self, qemu: str, accel: str, ram_bytes: int, made: Image) -> Capture:
         said = await asyncio.to_thread(base.version, qemu)
-        want = base.Wanted.of(qemu, said, accel, ram_bytes, made, LINE)
+        async with self._deciding:
+            if self.assured is None and self.config.accel != "tcg":
+                found = await self._tried(base.Wanted.of(qemu, said, "kvm", ram_bytes, made, LINE), made)
+                if found is not None:
+                    return found
+        accel = "kvm" if self.assured else "tcg"
+        return await self._base(base.Wanted.of(qemu, said, accel, ram_bytes, made, LINE), made, self.config.boot_s)
+
+    async def _tried(self, want: base.Wanted, made: Image) -> Capture | None:
+        """The first base, with KVM; None where TCG is to be taken. Raises ConfigError where the run insists on KVM."""
+        refusals = kvm.Refusals(cache_folder(self.config), (want.monitor, want.version, want.image))
+        try:
+            self._kvm = await asyncio.to_thread(kvm.access)
+            self.why = "" if self.config.accel == "kvm" else await asyncio.to_thread(refusals.why)
+            if not self.why:
+                return await self._base(want, made, min(self.config.boot_s, KVM_BOOT_S))
+        except (BackendError, Broken, TimeoutError) as error:
+            if self.config.accel == "kvm":
+                raise ConfigError("no machine boots with KVM here", found=str(error), fix=KVM_FIX) from error
+            self.why = _line(error)
+            if self._kvm is not None:
+                await asyncio.to_thread(refusals.remember, self.why)
+        LOG.warning("machines run under TCG, an emulator, and not with KVM: %s", self.why)
+        self.assured = False
+        self._forget_kvm()
+        return None
+
+    async def _base(self, want: base.Wanted, made: Image, boot_s: float) -> Capture:
         root = os.open(made.root, os.O_RDONLY | os.O_CLOEXEC)
-        hardware = Hardware(qemu, accel, ram_bytes, root)
+        hardware = Hardware(want.monitor, self._kvm, want.ram_bytes, root)
         how = ColdBoots(hardware, made)
         try:
-            folder = await base.kept(want, how, cache_folder(self.config), self.config.boot_s, LOG.info)
+            folder = await base.kept(want, how, cache_folder(self.config), boot_s, LOG.info)
             capture = await asyncio.to_thread(_load, hardware, folder)
         except BaseException:
             os.close(root)
@@ -76,7 +97,7 @@ class QemuDriver:
         finally:
             how.close()
         self._bases.append(capture.base)
-        self.assured = accel == "kvm"
+        self.assured = self._kvm is not None
         return capture
 
     async def clone(self, capture: Capture) -> Machine:
@@ -86,6 +107,12 @@ class QemuDriver:
     def close(self) -> None:
         while self._bases:
             self._bases.pop().close()
+        self._forget_kvm()
+
+    def _forget_kvm(self) -> None:
+        access, self._kvm = self._kvm, None
+        if access is not None:
+            access.close()
 
 
 class ColdBoots:
@@ -145,13 +172,7 @@ def _sealed(path: Path, name: str) -> int:
     return fd
 
 
-def kvm_offered() -> bool:
-    """Whether QEMU, as the user it will be, may open /dev/kvm; that a machine boots with it is another matter."""
-    try:
-        info = os.stat("/dev/kvm")
-    except OSError:
-        return False
-    if os.geteuid() != 0:
-        return os.access("/dev/kvm", os.R_OK | os.W_OK)
-    mode = info.st_mode
-    return bool(mode & stat.S_IROTH and mode & stat.S_IWOTH) or bool(info.st_gid and mode & stat.S_IWGRP)
+def _line(error: Exception) -> str:
+    """The first line of what it says, and what was found, without the lines of a log that lead to it."""
+    found = str(error.fields.get("found", "")) if isinstance(error, BackendError) else ""
+    return ": ".join(text.strip().splitlines()[-1] for text in (str(error).partition("\n")[0], found) if text.strip())

@@ -19,7 +19,7 @@ from typing import Any
 from composer_plugin_microvm import memory
 from composer_plugin_microvm.initramfs import _entry
 from composer_plugin_microvm.process import Process
-from composer_plugin_microvm.qemu import GUEST_ENDS, STATE_SET, Hardware, _less_power
+from composer_plugin_microvm.qemu import GUEST_ENDS, STATE_SET, Hardware, less_power
 from composer_plugin_microvm.qmp import Qmp
 from composer_plugin_microvm.tsc import tsc_khz
 from strict.api import Refused
@@ -63,7 +63,7 @@ class Vm:
         words += ["-chardev", f"socket,id=agent,fd={agent_theirs.fileno()}"]
         words += ["-chardev", f"socket,id=qmp,fd={qmp_theirs.fileno()}", "-mon", "chardev=qmp,mode=control"]
         passed = [self.ram, self.hardware.root, agent_theirs.fileno(), qmp_theirs.fileno(), *fds]
-        self.process = Process([*words, *extra], passed, _less_power("tcg"))
+        self.process = Process([*words, *extra], passed, less_power())
         agent_theirs.close()
         qmp_theirs.close()
         self.qmp = Qmp(qmp)
@@ -82,7 +82,7 @@ class Vm:
     @classmethod
     async def boot(cls, info: dict[str, Any], loopback: bytes) -> Vm:
         """`info` has what was configured."""
-        hardware = Hardware("qemu-system-x86_64", "tcg", info["mem_size_mib"] << 20, _opened(info["root"]))
+        hardware = Hardware("qemu-system-x86_64", None, info["mem_size_mib"] << 20, _opened(info["root"]))
         self = cls(hardware, Bridge(info["uds_path"]), info)
         self.ram = memory.memory_file("ram", hardware.ram_bytes)
         kernel = _opened(info["kernel_image_path"])
@@ -108,7 +108,7 @@ class Vm:
         size = os.fstat(source).st_size
         if size != info["mem_size_mib"] << 20:
             raise Refused("Load snapshot error: Failed to load guest memory: size")
-        hardware = Hardware("qemu-system-x86_64", "tcg", size, _opened(info["root"]))
+        hardware = Hardware("qemu-system-x86_64", None, size, _opened(info["root"]))
         self = cls(hardware, Bridge(info["uds_path"]), info)
         self.loaded = self.reset_due = True
         self.ram = memory.memory_file("ram", size)
