@@ -15,6 +15,7 @@ from pathlib import Path
 from composer_core.errors import BackendError, ConfigError
 from composer_core.protocols import BuildContext
 from composer_plugin_microvm import base, kvm, memory
+from composer_plugin_microvm.base import Wanted
 from composer_plugin_microvm.channel import Broken
 from composer_plugin_microvm.config import QemuConfig
 from composer_plugin_microvm.drivers import Capture
@@ -59,13 +60,13 @@ class QemuDriver:
         said = await asyncio.to_thread(base.version, qemu)
         async with self._deciding:
             if self.assured is None and self.config.accel != "tcg":
-                found = await self._tried(base.Wanted.of(qemu, said, "kvm", ram_bytes, made, LINE), made)
+                found = await self._tried(Wanted.of(qemu, said, "kvm", ram_bytes, made, LINE), made)
                 if found is not None:
                     return found
         accel = "kvm" if self.assured else "tcg"
-        return await self._base(base.Wanted.of(qemu, said, accel, ram_bytes, made, LINE), made, self.config.boot_s)
+        return await self._base(Wanted.of(qemu, said, accel, ram_bytes, made, LINE), made, self.config.boot_s)
 
-    async def _tried(self, want: base.Wanted, made: Image) -> Capture | None:
+    async def _tried(self, want: Wanted, made: Image) -> Capture | None:
         """The first base, with KVM; None where TCG is to be taken. Raises ConfigError where the run insists on KVM."""
         refusals = kvm.Refusals(cache_folder(self.config), (want.monitor, want.version, want.image))
         try:
@@ -84,7 +85,7 @@ class QemuDriver:
         self._forget_kvm()
         return None
 
-    async def _base(self, want: base.Wanted, made: Image, boot_s: float) -> Capture:
+    async def _base(self, want: Wanted, made: Image, boot_s: float) -> Capture:
         root = os.open(made.root, os.O_RDONLY | os.O_CLOEXEC)
         hardware = Hardware(want.monitor, self._kvm, want.ram_bytes, root)
         how = ColdBoots(hardware, made)
