@@ -77,3 +77,14 @@ def test_a_server_says_where_its_token_is_and_how_it_ends_and_its_client_that_it
         assert gone.value.__suppress_context__, "what aiohttp went through is nobody's concern"
 
     asyncio.run(main())
+
+
+def test_a_server_that_is_not_there_is_something_for_a_person_to_mend(monkeypatch, capsys):
+    monkeypatch.setattr("composer_plugin_server.connection.RETRY_S", 0.0)
+    monkeypatch.setattr("composer_plugin_server.connection.TRIES", 1)
+    monkeypatch.setenv("COMPOSER_ENVD_TOKEN", TOKEN)
+    words = ["--plugins", "server", "check", str(FAKES), "--probe", "--set", "sandbox.use=server/remote"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--set", 'sandbox.urls=["http://127.0.0.1:9"]'])
+    assert ended.value.code == 2
+    assert "is composer-run envd running there?" in capsys.readouterr().err

@@ -229,7 +229,7 @@ def test_files_that_are_not_the_workspace_they_are_sent_as_are_refused(tmp_path,
         body = {"files": [{"path": "a.txt", "data": "b3RoZXI="}]}
         address = f"{url}/workspaces/{TREE.ref.sha256}"
         status, text = await asked(session, "PUT", address, headers=headers, json=body)
-        assert status == 400 and b"not that workspace" in text
+        assert status == 422 and b"not that workspace" in text
         body["files"][0]["path"] = "../a.txt"
         assert (await asked(session, "PUT", address, headers=headers, json=body))[0] == 400
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import frozen
 
-from composer_core.errors import ConfigError
+from composer_core.errors import ConfigError, PrepareError
 from composer_core.protocols import ExecRequest, ExecResult, TemplateSpec
 from composer_core.trees import Patch
 from composer_plugin_server import wire
@@ -105,7 +105,7 @@ async def _end(call: Call) -> Done:
 async def _offer(call: Call) -> Done:
     tree = call.body.tree()
     if tree.ref.sha256 != call.path["sha256"]:
-        raise ConfigError("these files are not that workspace", expected=call.path["sha256"], found=tree.ref.sha256)
+        raise PrepareError("these files are not that workspace", expected=call.path["sha256"], found=tree.ref.sha256)
     call.node.templates.offer(tree)
     return Done()
 

@@ -54,9 +54,12 @@ class RemoteProvider:
         """What every node offers.
 
         Raises:
-            ConfigError: a node does not offer what this run insists on.
+            ConfigError: a node does not answer, or does not offer what this run insists on.
         """
-        await asyncio.gather(*(node.known() for node in self._nodes))
+        try:
+            await asyncio.gather(*(node.known() for node in self._nodes))
+        except SandboxUnreachable as error:
+            raise ConfigError(error.message, **error.fields) from None
         for node in self._nodes:
             missing = [name for name in self._config.needs if f"sandbox.{name}" not in node.capabilities]
             if missing:
