@@ -16,11 +16,12 @@ from composer_core.assembly import Assembly
 from composer_core.cli import group
 from composer_core.commands.check import page
 from composer_core.config import EvaluationSet, load
-from composer_core.errors import CheckError, ConfigError, PluginFault
+from composer_core.errors import CheckError, ConfigError, PluginFault, SandboxUnreachable
 from composer_core.footprint import Process
 from composer_core.plan import attempts, differing, plan
 from composer_core.plugins import Plugins, select
 from composer_core.registry import Registry
+from composer_testing.fakes.sandbox import MemoryProvider
 from composer_testing.fakes.tasks import Sums
 
 FAKES = Path(__file__).resolve().parents[2] / "examples/fakes/run.toml"
@@ -249,6 +250,22 @@ def test_a_probe_says_what_it_tried_and_found():
     text = checked("--probe")
     assert "Probed on this machine\n  tasks    as many as are asked for\n  sandbox  offers all of it\n" in text
     assert "Probed" not in checked()
+
+
+def test_a_probe_tells_what_a_sandbox_says_of_itself(monkeypatch):
+    monkeypatch.setattr(MemoryProvider, "describe", lambda self: "in memory, on nobody's honor", raising=False)
+    assert "  sandbox  offers all of it\n           in memory, on nobody's honor\n" in checked("--probe")
+    assert json.loads(checked("--probe", "--json"))["sandbox"] == "in memory, on nobody's honor"
+
+
+def test_a_sandbox_that_cannot_be_probed_is_a_problem_of_the_run_file(monkeypatch):
+    async def probe(self):
+        raise SandboxUnreachable("the server does not answer", where="http://node:1", fix="start it")
+
+    monkeypatch.setattr(MemoryProvider, "probe", probe)
+    with pytest.raises(CheckError, match=r"http://node:1: the server does not answer.*\(fix: start it\)") as caught:
+        checked("--probe")
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(

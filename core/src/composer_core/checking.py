@@ -15,11 +15,11 @@ from composer_core.assembly import Assembly
 from composer_core.capabilities import unknown
 from composer_core.choices import SINGLE
 from composer_core.config import PretrainStage, RlStage, RunConfig, SftStage
-from composer_core.errors import ComposerError, ConfigError, boundary, did_you_mean
+from composer_core.errors import ComposerError, ConfigError, SandboxError, boundary, did_you_mean
 from composer_core.hookspecs import Problem
 from composer_core.plugins import Plugins
 from composer_core.problems import told
-from composer_core.protocols import TaskSet
+from composer_core.protocols import Describes, TaskSet
 from composer_core.records import ToolSpec, resolve
 from composer_core.schema import schema_of
 from composer_core.scoring import excess_of_auxiliaries
@@ -213,9 +213,22 @@ async def probe(assembly: Assembly) -> list[Problem]:
     entry = assembly.choices.entry("sandboxes")
     if entry is None:
         return problems
-    found = await assembly.get("sandboxes").probe()
+    try:
+        found = await assembly.get("sandboxes").probe()
+    except SandboxError as error:
+        return [*problems, *(evolve(one, where=one.where or "sandbox.use") for one in told(error))]
     certain = frozenset() if getattr(entry.spec, "relays", False) else entry.spec.capabilities
     return problems + [
         Problem(where="sandbox.use", message=f"{entry.id} cannot offer {name} on this machine")
         for name in sorted(certain - found)
     ]
+
+
+def described(assembly: Assembly) -> str:
+    """What the probed sandbox says of itself, if it does."""
+    entry = assembly.choices.entry("sandboxes")
+    provider = assembly.get("sandboxes").provider if entry else None
+    if not entry or not isinstance(provider, Describes):
+        return ""
+    with boundary("sandboxes", entry.id):
+        return provider.describe()

@@ -46,6 +46,7 @@ __all__ = [
     "ContextView",
     "Continue",
     "Created",
+    "Describes",
     "Entry",
     "ExecRequest",
     "ExecResult",
@@ -297,6 +298,15 @@ class SandboxProvider(Protocol):
 
     async def close(self) -> None:
         """Destroys every sandbox it created and frees what it holds."""
+        ...
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """Optional, of a SandboxProvider whose promises differ from machine to machine."""
+
+    def describe(self) -> str:
+        """What the machine gave, in a line for people; after `probe`, and shown by `check --probe`."""
         ...
 
 

@@ -41,15 +41,15 @@ def command(options: Options, run_toml: Path, overrides: tuple[str, ...], probe:
     with tempfile.TemporaryDirectory(prefix="composer-check-") as scratch:
         assembly = assemble(config, plugins, Path(scratch))
         refuse(checking.problems_of(assembly, plugins), where)
-        if probe:
-            run_async(lambda: _probe(assembly, where))
-        found = plan(assembly, plugins) | {"probed": probe}
+        says = run_async(lambda: _probe(assembly, where)) if probe else ""
+        found = plan(assembly, plugins) | {"probed": probe, "sandbox": says}
     click.echo(json.dumps(found, indent=1) + "\n" if as_json else page(found), nl=False)
 
 
-async def _probe(assembly: Assembly, where: str) -> None:
+async def _probe(assembly: Assembly, where: str) -> str:
     try:
         refuse(await checking.probe(assembly), where)
+        return checking.described(assembly)
     finally:
         await assembly.close()
 
@@ -79,9 +79,8 @@ def _sections(found: dict[str, Any]) -> list[tuple[str, list[Sequence[str]]]]:
         ("Capabilities", [_capability(row) for row in found["capabilities"]]),
     ]
     if found["probed"]:
-        sections.append(
-            ("Probed on this machine", [("tasks", "as many as are asked for"), ("sandbox", "offers all of it")])
-        )
+        sandbox = "\n".join(filter(None, ["offers all of it", found["sandbox"]]))
+        sections.append(("Probed on this machine", [("tasks", "as many as are asked for"), ("sandbox", sandbox)]))
     return [
         *sections,
         ("Stages", [_stage(row) for row in found["stages"]] or [("none", "")]),

@@ -29,7 +29,7 @@ from composer_core.protocols import Created, Failed, SnapshotRef, TemplateRef, T
 from composer_core.trees import Tree
 from composer_plugin_microvm.channel import Broken
 from composer_plugin_microvm.config import FirecrackerConfig, QemuConfig
-from composer_plugin_microvm.drivers import Capture, Driver
+from composer_plugin_microvm.drivers import Capture, Driver, promise
 from composer_plugin_microvm.machine import Machine
 from composer_plugin_microvm.plugin import CAPABILITIES
 from composer_plugin_microvm.sandbox import Children, MachineSandbox
@@ -74,6 +74,9 @@ class MachineProvider:
             raise ConfigError("no machine starts here", found=child.error, fix=FIX)
         await child.backend.destroy()
         return CAPABILITIES
+
+    def describe(self) -> str:
+        return promise(self.driver)
 
     async def _base(self, ram_bytes: int) -> Capture:
         return await _once(self._bases, ram_bytes, lambda: self.driver.base(ram_bytes))
