@@ -210,10 +210,11 @@ def test_weights_swap_in_flight_and_parity_is_told_of_untouched_tokens_only(kv_o
         for turn in trace.turns:
             mine = _versions(trace, turn.start, turn.stop)
             assert turn.cache_version <= min(mine)
-    told = [step for step in ran.steps if step["parity_tokens"]]
-    assert told and all(step["parity_p999"] <= 1e-5 for step in told)
-    trained = sum(step["trained_tokens"] for step in ran.steps)
-    assert sum(step["parity_tokens"] for step in told) < trained
+    assert all(step["parity_tokens"] and step["parity_p999"] <= 1e-5 for step in ran.steps), "of their own or a probe's"
+    own = [step for step in ran.steps if "parity_probe_rows" not in step]
+    assert 0 < len(own) < len(ran.steps)
+    assert sum(step["parity_tokens"] for step in own) < sum(step["trained_tokens"] for step in ran.steps)
+    assert ran.summary["episodes"] == len([trace for trace in ran.traces if trace.key.stage != "parity"])
 
 
 def _versions(trace: Trace, start: int, stop: int) -> list[int]:

@@ -35,6 +35,7 @@ CAPABILITIES: Mapping[str, str] = {
     "sampler.deterministic": "the same ids whatever else is in the batch",
     "trainer.deterministic": "identical weights from identical batches",
     "trainer.routes": "replays the sampler's expert ids",
+    "trainer.parity": "compares itself with the sampler's log-probabilities, with a probe's where a batch has none",
     "trainer.reference": "keeps the weights RL started from, for a KL term",
     "model.experts": "mixture-of-experts layers whose kernel can be chosen",
     "model.routes": "returns the expert ids it used and accepts given ones",

@@ -205,6 +205,7 @@ class Pipeline:
 
     def _parts(self, stage: RlStage, tasks: Any) -> RlParts:
         algorithm = self.assembly.choices.one("algorithms")
+        compares = self.assembly.choices.one("trainers").entry.spec.capabilities
         return RlParts(
             stage=stage,
             algorithm_id=algorithm.entry.id,
@@ -218,6 +219,7 @@ class Pipeline:
             emit=self._tell,
             journal=self._commits.journal,
             write=partial(self.run_dir.write, durable=False),
+            attempt=self._attempt if "trainer.parity" in compares else None,
         )
 
     async def _roll_out_only(self, ledger: Ledger, parts: RlParts) -> None:

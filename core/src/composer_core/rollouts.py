@@ -8,7 +8,6 @@ synchronous. Finished episodes are journaled before anything depends on them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 from collections import Counter, deque
@@ -23,10 +22,11 @@ from composer_core.batches import epoch_order, sequences_of
 from composer_core.config import RlStage
 from composer_core.episode import fault_of
 from composer_core.errors import ComposerError, TrainerError
-from composer_core.evaluate import means, request_for
+from composer_core.evaluate import Run, cancel_all, means, request_for
 from composer_core.events import EpisodeEnded, Event, FaultRecorded, GroupScored
 from composer_core.executor import result_of
 from composer_core.ledger import Group, Issue, Ledger, LedgerConfig, SlotResult
+from composer_core.probing import Probe
 from composer_core.protocols import Executor, Store, Trainer
 from composer_core.scoring import Reward, total
 from composer_core.traces import decode
@@ -71,6 +71,8 @@ class RlParts:
     """Write journal entries down."""
     write: Callable[[str, bytes], None] = lambda name, data: None
     """Replace a file of the run folder that a resumed run does without."""
+    attempt: Run | None = None
+    """Runs an episode beside the ledger's; None where the trainer does not compare itself with a probe."""
 
     def request(self, issue: Issue, task: Task) -> EpisodeRequest:
         """The order to run one slot of a group."""
@@ -108,6 +110,7 @@ class RlLoop:
     _ends: asyncio.Queue[asyncio.Task[Any]] = field(factory=asyncio.Queue)
     """Tasks in the order in which they ended: waiting for thousands at once would cost more than their episodes."""
     _by_id: dict[str, Task] = field(init=False)
+    _probe: Probe = field(init=False)
     _last_step: float = field(factory=time.perf_counter)
     _began: float = field(factory=time.perf_counter)
     _ended: int = 0
@@ -125,6 +128,7 @@ class RlLoop:
 
     def __attrs_post_init__(self) -> None:
         self._by_id = {task.id: task for task in self.parts.tasks}
+        self._probe = Probe(self.parts)
 
     async def run(self) -> None:
         """Until the stage's last step is applied.
@@ -173,9 +177,12 @@ class RlLoop:
                     self.ledger.applied()
                     self._doing = f"committing and publishing version {self.ledger.version}"
                     await self.after_step(stats)
+                    if self.ledger.step < self.ledger.config.steps:
+                        self._probe.published(self.ledger.version)
                     self._doing = ""
         finally:
-            await _cancel([*self._running, *([step] if step else [])])
+            await cancel_all([*self._running, *([step] if step else [])])
+            await self._probe.close()
 
     def _submit(self) -> None:
         """Cancel what nobody waits for, and fill the places that are free: nothing queues inside the executor."""
@@ -262,7 +269,7 @@ class RlLoop:
     async def _train(self, groups: list[Group]) -> StepStats:
         staleness = max((self.ledger.version - group.oldest() for group in groups), default=0)
         groups, traces, rewards = await self._scored(groups)
-        batch = self._batch(groups, traces, rewards)
+        batch = await self._probe.beside(self._batch(groups, traces, rewards), self.ledger.version)
         started = time.perf_counter()
         stats = await self.parts.trainer.step(batch)
         metrics = {
@@ -388,10 +395,3 @@ def slot_result(result: EpisodeResult) -> SlotResult:
         sha256=result.trace.sha256 if result.trace else None,
         tokens=int(result.stats.get("tokens", 0)),
     )
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*tasks, return_exceptions=True)

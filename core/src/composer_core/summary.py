@@ -27,6 +27,7 @@ from composer_core.config import RunConfig
 from composer_core.errors import StoreError
 from composer_core.evaluate import Evaluation
 from composer_core.events import EpisodeEnded, Event, StageStarted, StepEnded
+from composer_core.probing import PURPOSE
 from composer_core.tracking import to_event
 from composer_core.types import EpisodeResult
 
@@ -51,8 +52,8 @@ class Meter:
     samples: dict[str, list[float]] = Factory(dict)
     lengths: list[tuple[float, bool]] = Factory(list)
     """Of each episode: its sampled tokens, and whether it was void."""
-    _others: set[str] = Factory(set)
-    """Stages whose episodes are not the policy's."""
+    _others: set[str] = Factory(lambda: {PURPOSE})
+    """Purposes of episodes that are not the policy's, or not whole."""
 
     @classmethod
     def resumed(cls, records: Iterable[Mapping[str, Any]]) -> Meter:

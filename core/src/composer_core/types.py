@@ -512,6 +512,9 @@ class TrainBatch:
     """Share of the stage done before this step, for the learning-rate schedule."""
     settings: Mapping[str, Any] = Factory(dict)
     """The stage's settings that the trainer declared (learning rate, loss_scale_tokens, ...)."""
+    probe: tuple[TrainSequence, ...] = ()
+    """Rows that are compared with their sampler before the update and not trained; where no sequence may be compared,
+    given to trainers that declare "trainer.parity"."""
 
 
 @frozen

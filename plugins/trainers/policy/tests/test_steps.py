@@ -198,6 +198,37 @@ def test_parity_is_compared_on_comparable_tokens_only(engine, batch):
     assert stats.metrics["parity_apart_share"] == 1
 
 
+def test_a_probe_is_compared_where_no_row_of_the_batch_may_be_and_changes_nothing_else(engine, batch, gradient_of):
+    made, without = engine(), engine()
+    for each in (made, without):
+        each.begin("rl", RL)
+    given = batch(LENGTHS, REWARDS)
+    probe = shifted(made, batch((12,), seed=5), 1e-3).sequences
+    found = made.step(evolve(given, probe=probe)).metrics
+    assert without.step(given).metrics["parity_tokens"] == 0
+    assert found["parity_tokens"] > 0 and found["parity_probe_rows"] == 1
+    assert found["parity_max"] == pytest.approx(1e-3, rel=1e-2), "by the weights of before the update"
+    assert gradient_of(made).equal(gradient_of(without)) and _weights(made).equal(_weights(without))
+    away = shifted(made, batch((12,), seed=5), 2.0).sequences
+    with pytest.raises(TrainerError, match="does not compute the policy"):
+        made.step(evolve(given, probe=away))
+    assert made.step(evolve(shifted(made, given, 0.0), probe=away)).metrics["parity_max"] <= 1e-5, (
+        "it has rows of its own"
+    )
+
+
+def test_rows_of_flat_groups_are_compared_where_none_that_is_trained_may_be(engine, batch):
+    made = engine()
+    made.begin("rl", RL)
+    given = batch((9, 12, 9, 12))
+    flat = shifted(made, given, 1e-3).sequences[:2]
+    groups = (GroupRewards("flat", (0, 1), (1.0, 1.0)), GroupRewards("g", (2, 3), (1.0, 0.0)))
+    mixed = evolve(given, objective="policy/dr_grpo", sequences=(*flat, *given.sequences[2:]), groups=groups)
+    found = made.step(mixed).metrics
+    assert found["parity_max"] == pytest.approx(1e-3, rel=1e-2)
+    assert found["trained_tokens"] > 0
+
+
 def test_parity_counts_the_tokens_above_the_bar_over_all_steps():
     pool = ParityPool()
     pool.add(torch.full((600,), 2e-6))

@@ -24,7 +24,7 @@ from composer_plugin_policy.config import StageSettings
 from composer_plugin_policy.objectives import nll
 
 PROBE_ROWS = 8
-"""Rows of a step that trains none whose parity is measured."""
+"""Rows whose parity is measured where none that is trained may be compared."""
 
 
 @frozen(eq=False)
@@ -41,7 +41,8 @@ class Plan:
     facts: Mapping[str, float] = Factory(dict)
     """Metrics that are known before the first pass."""
     probe: tuple[Row, ...] = ()
-    """Rows that are only compared with the sampler: a policy that solves nothing may be one that it samples wrongly."""
+    """Rows that are only compared with the sampler: those of flat groups, since a policy that solves nothing may be one
+    that is sampled wrongly, and those that came with the batch for want of any."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -72,16 +73,19 @@ def plan_policy(
     spread = segment_advantages(advantages, segments_of(batch.sequences), settings.credit)
     credited = [evolve(row, advantage=spread[row.sequence.episode, row.sequence.segment]) for row in rows]
     facts = {"flat_share": flat_share(batch.groups, advantages)}
+    if batch.probe:
+        facts["parity_probe_rows"] = float(len(batch.probe))
     if kl:
         facts["kl_per_token"] = sum(e.total for e in kl.values()) / max(1, sum(e.tokens for e in kl.values()))
     trained = tuple(row for row in credited if row.advantage != 0 or "ref" in algorithm.needs)
+    compared = [] if any(map(_comparable, trained)) else [*credited, *make_rows(batch.probe)]
     return Plan(
         rows=trained,
         objective=algorithm.objective,
         divisor=batch.episodes * settings.loss_scale_tokens,
         algorithm=algorithm,
         facts=facts,
-        probe=() if trained else tuple(filter(_comparable, credited))[:PROBE_ROWS],
+        probe=tuple(filter(_comparable, compared))[:PROBE_ROWS],
     )
 
 

@@ -27,7 +27,7 @@ def composer_trainers() -> Iterator[TrainerSpec]:
         config=PolicyTrainerConfig,
         stage_config=StageSettings,
         footprint="composer_plugin_policy.footprint:footprint",
-        capabilities={"trainer.deterministic", "trainer.routes", "trainer.reference"},
+        capabilities={"trainer.deterministic", "trainer.routes", "trainer.reference", "trainer.parity"},
     )
 
 
