@@ -6,7 +6,8 @@ import asyncio
 import json
 import socket
 import struct
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -144,5 +145,23 @@ def test_what_qemu_says_is_bounded_and_never_raises(chunks: list[bytes]) -> None
         qmp.drain()
         assert ours.fileno() < 0 and len(qmp._buffer) <= MAX_LINE
         await asyncio.wait([qmp.ready])
+
+    asyncio.run(whole())
+
+
+def test_a_qemu_that_hangs_or_never_stops_talking_keeps_nobody_who_asks_why_it_ended() -> None:
+    async def whole() -> None:
+        ours, theirs = socket.socketpair()
+        qmp = Qmp(ours)
+        with theirs:
+            theirs.sendall(b'{"event": "SHUTDOWN", "data": {"reason": "guest-panic"}}\n')
+            qmp.drain()
+            assert qmp.end_reason == "guest-panic" and ours.fileno() >= 0
+            recv, said = qmp._socket, iter(range(10_000))
+            qmp._socket = cast(Any, SimpleNamespace(recv=lambda size: b"{}\n" if next(said) >= 0 else b""))
+            qmp.drain()
+            assert next(said) < 1000
+            qmp._socket = recv
+            qmp.close()
 
     asyncio.run(whole())

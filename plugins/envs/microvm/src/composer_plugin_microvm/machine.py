@@ -68,9 +68,9 @@ class Machine:
         """Make a clone a machine of its own; raises BackendError unless the agent acknowledges just that."""
         generation = secrets.token_hex(16)
         fields: dict[str, Any] = {"generation": generation, "time_s": time.time(), "running": running}
-        asked = self.channel.ask("adopt", secrets.token_bytes(ENTROPY_BYTES), **fields)
         try:
-            header, _ = await asyncio.wait_for(asked, ADOPT_S)
+            async with asyncio.timeout(ADOPT_S):
+                header, _ = await self.channel.ask("adopt", secrets.token_bytes(ENTROPY_BYTES), **fields)
         except (Broken, TimeoutError) as error:
             raise BackendError("a clone did not acknowledge who it is", found=await self.last_words()) from error
         if header.get("generation") != generation:
@@ -83,7 +83,8 @@ class Machine:
 
     async def hold(self) -> None:
         """Nothing is said any more, which is when its state can be taken."""
-        await asyncio.wait_for(self.channel.hold(), HOLD_S)
+        async with asyncio.timeout(HOLD_S):
+            await self.channel.hold()
 
     async def capture(self) -> Capture:
         """Its state now, at a moment when nothing is being said; it goes on when that is taken.
@@ -123,7 +124,8 @@ class Machine:
                 await self.monitor.halt()
             except BaseException:  # whoever gave up may have been too late
                 with suppress(BackendError, Broken, TimeoutError):
-                    await asyncio.wait_for(self.resume(), HOLD_S)
+                    async with asyncio.timeout(HOLD_S):
+                        await self.resume()
                 raise
 
     async def resume(self) -> None:
@@ -132,7 +134,8 @@ class Machine:
         await self.channel.ask("resume", time_s=time.time())
 
     async def _release(self) -> None:
-        await asyncio.wait_for(self.channel.release(), HOLD_S)
+        async with asyncio.timeout(HOLD_S):
+            await self.channel.release()
 
     async def close(self) -> None:
         """End it and wait until it is gone. Safe twice."""

@@ -121,7 +121,8 @@ class Qemu:
         self.qmp = Qmp(qmp)
         try:
             await self.channel.open(agent)
-            await asyncio.wait_for(self.qmp.ready, READY_S)
+            async with asyncio.timeout(READY_S):
+                await self.qmp.ready
             await self.qmp.ask("qmp_capabilities")
         except BaseException as error:
             said = await self.process.last_words() if isinstance(error, Exception) else ""

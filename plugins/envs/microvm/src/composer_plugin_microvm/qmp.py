@@ -17,6 +17,8 @@ from composer_core.errors import BackendError
 
 MAX_LINE = 1 << 20
 CHUNK_BYTES = 1 << 16
+DRAINED = 64
+"""Most chunks that are read of what was not read yet when a machine's end is looked into."""
 ANSWER_S = 20.0
 
 
@@ -34,22 +36,24 @@ class Qmp:
         ours.setblocking(False)
         self._loop.add_reader(ours.fileno(), self._read)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Whether there may be more to read."""
         try:
             data = self._socket.recv(CHUNK_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         self._buffer += data
         if not data or len(self._buffer) > MAX_LINE:
             self.close()
-            return
+            return False
         *lines, rest = self._buffer.split(b"\n")
         self._buffer = bytearray(rest)
         for line in lines:
             if line.strip():
                 self._take(bytes(line))
+        return True
 
     def _take(self, line: bytes) -> None:
         try:
@@ -89,7 +93,8 @@ class Qmp:
 
     async def answer(self, future: asyncio.Future[Any], command: str) -> Any:
         try:
-            said = await asyncio.wait_for(future, ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                said = await future
         except TimeoutError as error:
             raise BackendError(f"QEMU did not answer {command} in {ANSWER_S:g} s") from error
         if "error" in said:
@@ -97,9 +102,10 @@ class Qmp:
         return said["return"]
 
     def drain(self) -> None:
-        """Read what QEMU said last, once it has ended."""
-        while self._socket.fileno() >= 0:
-            self._read()
+        """Take what QEMU has said by now, and no more than a socket holds, whether it has ended or hangs."""
+        for _ in range(DRAINED):
+            if not self._read():
+                return
 
     def close(self) -> None:
         """Safe twice; whoever waits is told."""
