@@ -212,8 +212,10 @@ def test_the_workspace_itself_is_a_folder_and_no_file(path: str) -> None:
 def test_a_backend_that_lacks_a_method_is_named_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(MemorySandbox, "list")
     with pytest.raises(BackendError, match="a sandbox of fakes/memory lacks what every one has") as caught:
-        asyncio.run(node()[1].create(VIEW))
+        provider, sandboxes = node()
+        asyncio.run(sandboxes.create(VIEW))
     assert "a MemorySandbox without list" in str(caught.value)
+    assert not provider.live, "nobody would ever hold it"
 
 
 def test_a_backend_that_ignores_the_cap_is_cut_with_true_totals() -> None:
@@ -256,6 +258,46 @@ def test_the_context_destroys_once() -> None:
         assert not provider.live
         with pytest.raises(SandboxGone):
             await sandbox.read("a.txt")
+
+    asyncio.run(whole())
+
+
+def test_a_sandbox_that_could_not_be_destroyed_is_tried_again() -> None:
+    async def whole() -> None:
+        provider, sandboxes = node()
+        sandbox = await sandboxes.create(VIEW)
+        destroy = sandbox.backend.destroy
+
+        async def fails() -> None:
+            sandbox.backend.destroy = destroy  # type: ignore[method-assign]
+            raise BackendError("the engine does not answer")
+
+        sandbox.backend.destroy = fails  # type: ignore[method-assign]
+        with pytest.raises(BackendError):
+            await sandbox.destroy()
+        assert provider.live
+        await sandbox.destroy()
+        assert not provider.live
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("argv", ["ls", (), [], ["sh", 1], b"ls"])
+def test_what_is_no_list_of_words_is_no_command_wherever_it_would_run(argv: Any) -> None:
+    with pytest.raises(BackendError, match="non-empty list of words"):
+        ExecRequest(argv)
+    assert ExecRequest(["ls"]).argv == ("ls",)  # type: ignore[arg-type]
+
+
+def test_a_text_is_no_file_and_a_fork_has_a_child() -> None:
+    async def whole() -> None:
+        sandbox = await node()[1].create(VIEW)
+        with pytest.raises(BackendError, match="bytes") as caught:
+            await sandbox.write("a.txt", "text")  # type: ignore[arg-type]
+        assert caught.value.fields["fix"] == "text.encode()"
+        for wrong in (0, -1):
+            with pytest.raises(BackendError, match="at least one child"):
+                await sandbox.fork(wrong)
 
     asyncio.run(whole())
 
@@ -313,7 +355,7 @@ def test_a_template_that_the_provider_forgot_is_prepared_again() -> None:
     async def whole() -> None:
         provider, sandboxes = node()
         await sandboxes.create(VIEW)
-        await provider.close()
+        provider._states.clear()
         assert await (await sandboxes.create(VIEW)).read("a.txt") == b"one\n"
 
     asyncio.run(whole())

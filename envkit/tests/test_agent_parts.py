@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_envkit import agent
-from composer_envkit.agent import files, frames
+from composer_envkit.agent import deadlines, files, frames, words
 from composer_envkit.agent.streams import Stream, source
 
 
@@ -30,7 +31,7 @@ def test_they_need_the_standard_library_alone():
     )
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
     expected = {"composer_envkit", "composer_envkit.agent", *(f"composer_envkit.agent.{name}" for name in parts)}
-    assert set(ran.stdout.split()) == expected and len(parts) == 7
+    assert set(ran.stdout.split()) == expected and len(parts) == 9
 
 
 def test_what_is_written_is_read_with_its_mode(folder):
@@ -114,3 +115,55 @@ def test_a_frame_over_the_limits_is_refused_before_it_is_kept():
     for decoder in (frames.Decoder(6, 5), frames.Decoder(7, 4)):
         with pytest.raises(frames.Malformed):
             list(decoder.feed(whole[:8]))
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+
+class Command(deadlines.Timed):
+    kills = 0
+
+    def kill(self):
+        self.kills += 1
+
+
+def test_a_command_is_late_once_its_time_is_over_and_ended_until_it_is_gone():
+    late, other = Command({"timeout_s": 0}), Command({"timeout_s": 60})
+    assert deadlines.patience_s([other, late]) == 0 and deadlines.patience_s([]) is None
+    deadlines.end_late([other, late])
+    assert (late.kills, late.timed_out, other.kills, other.timed_out) == (1, True, 0, False)
+    assert 0 < deadlines.patience_s([other, late]) <= deadlines.AGAIN_S
+    late.deadline = time.monotonic()
+    deadlines.end_late([late])
+    assert late.kills == 2
+    other.deadline += 1e9
+    assert deadlines.patience_s([other]) == deadlines.LONGEST_S, "no wait is longer than the system can wait"
+
+
+def test_the_time_in_which_a_command_stood_still_does_not_count():
+    command = Command({"timeout_s": 10})
+    deadline = command.deadline
+    command.stood_still(-5)
+    assert command.wall_s >= 5 and command.deadline == deadline - 5
+
+
+@pytest.mark.parametrize(("argv", "fit"), [(["a", "ü", ""], True), (["a\0b"], False), (["half\ud800"], False)])
+def test_words_are_what_the_kernel_takes(argv, fit):
+    assert words.are_words(argv) is fit
+    header, text = words.not_started(argv, words.UNFIT)
+    assert header["exit_code"] == 126 and header["stderr_bytes"] == len(text)
+
+
+def test_every_descriptor_from_one_on_is_closed_however_high():
+    script = """
+import os, resource, sys
+from composer_envkit.agent import linux
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+os.dup2(1, most - 1)
+linux.close_from(3)
+print(sorted(os.listdir("/proc/self/fd")))
+"""
+    roots = {**os.environ, "PYTHONPATH": str(Path(agent.__file__).parents[2])}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=roots)
+    assert ran.stdout == "['0', '1', '2', '3']\n", "the last is that of the listing itself"

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -139,12 +140,23 @@ def test_who_waits_for_a_session_that_ends_goes_on_in_a_new_one(agent):
     assert (header["restarted"], data) == (False, b"\n"), "which the first was told"
 
 
+def test_a_command_that_nobody_waits_for_any_more_ends_its_shell_and_who_comes_next_is_told(agent):
+    agent.said("eval", "kept=3")
+    given_up, dropped, next_one = agent.ask("sleep", "60"), agent.ask("eval", "kept=4"), agent.ask("eval", "echo $kept")
+    agent.sessions.give_up(dropped)
+    agent.sessions.give_up(given_up)
+    header, data = agent.answer(next_one)
+    assert (header["restarted"], data) == (True, b"\n") and dropped not in agent.answers
+
+
 def test_sessions_and_their_commands_are_bounded(agent):
     for number in range(sessions.MOST):
         agent.said("true", name=f"s{number}")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Refused, match="`exit` in one of them makes room") as refused:
         agent.ask("true", name="more")
     assert refused.value.kind == "quota"
+    agent.said("exit", name="s1")
+    assert agent.said("true", name="more")[0]["exit_code"] == 0
     with pytest.raises(Refused):
         agent.ask("echo", "x" * sessions.TEXT_BYTES, name="s0")
     assert agent.said("echo", "x" * 60_000, name="s0", cap=100)[0]["stdout_bytes"] == 60_001
@@ -274,6 +286,47 @@ def test_a_port_that_a_command_holds_is_an_error_and_nothing_is_allowed(port):
     asyncio.run(act())
 
 
+def test_a_port_is_asked_for_once_whoever_comes_meanwhile_or_gives_up(port):
+    async def act():
+        line = Line()
+        waits, listens = asyncio.Event(), []
+
+        async def ask(op, data=b"", **fields):
+            if fields["act"] == "listen":
+                listens.append(fields)
+                await waits.wait()
+            return await line.ask(op, data, **fields)
+
+        network = Network(ask)
+        gives_up, other = (asyncio.ensure_future(network.allow([name])) for name in ("one.example", "two.example"))
+        await asyncio.sleep(0)
+        gives_up.cancel()
+        await asyncio.wait([gives_up])
+        waits.set()
+        await other
+        assert [rule.host for rule in network.proxy.rules] == ["two.example"] and len(listens) == 1
+        await network.allow(["one.example"])
+        assert len(listens) == 1
+        line.close()
+        await network.close()
+
+    asyncio.run(asyncio.wait_for(act(), 20))
+
+
+@pytest.mark.parametrize(
+    ("allow", "own"),
+    [
+        (["example.com"], "localhost,127.0.0.1,::1"),
+        (["127.0.0.1:8080"], "localhost,::1"),
+        (["localhost", "127.0.0.1", "[::1]:1"], ""),
+    ],
+)
+def test_no_name_that_is_allowed_is_an_exception_from_the_proxy(allow, own):
+    network = Network(lambda *_, **__: None)
+    network.proxy.allow(allow)
+    assert network.variables["no_proxy"] == network.variables["NO_PROXY"] == own
+
+
 # --- standing still -----------------------------------------------------------------------------------------------
 
 
@@ -282,16 +335,33 @@ def test_a_tree_of_processes_is_stopped_whole_and_who_was_stopped_before_stays_s
     with subprocess.Popen(["sh", "-c", grow], cwd=tmp_path, start_new_session=True) as run:
         try:
             time.sleep(0.3)
-            stopped = processes.stop(run.pid)
+            stop = processes.Stop([run.pid])
+            while not stop.step():
+                time.sleep(0.001)
             before = (tmp_path / "ticks").read_bytes()
             assert set(processes.descendants(run.pid).values()) == {"T"}
             time.sleep(0.3)
             assert (tmp_path / "ticks").read_bytes() == before
-            processes.go_on(stopped)
+            stop.go_on()
             time.sleep(0.3)
             assert len((tmp_path / "ticks").read_bytes()) > len(before)
             states = processes.descendants(run.pid)
             assert "T" in states.values(), "the job that the command itself had stopped"
+        finally:
+            os.killpg(run.pid, signal.SIGKILL)
+
+
+def test_what_does_not_stop_in_time_is_an_error_and_one_that_is_spared_runs_on(monkeypatch):
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"], start_new_session=True) as run:
+        try:
+            monkeypatch.setattr(processes, "STOP_S", 0.0)
+            monkeypatch.setattr(processes, "descendants", lambda root: {run.pid: "D"})
+            stop = processes.Stop([run.pid])
+            with pytest.raises(OSError, match="do not stop"):
+                stop.step()
+            stop.spare(run.pid)
+            assert Path(f"/proc/{run.pid}/stat").read_text().split()[2] != "T"
+            assert not stop.stopped and stop.step() is True
         finally:
             os.killpg(run.pid, signal.SIGKILL)
 
@@ -308,12 +378,14 @@ def test_patience_does_not_run_out_while_a_sandbox_is_paused():
         going = asyncio.ensure_future(patience.going())
         await asyncio.sleep(0.6)
         assert not waiting.done() and not going.done() and patience.paused
+        assert patience.time() - started < 0.5, "its clock stands still too"
         for _ in range(2):
             patience.resume()
         await going
         with pytest.raises(TimeoutError):
             await waiting
         assert 0.85 < loop.time() - started < 1.5
+        assert loop.time() - patience.time() > 0.55
         async with patience.within(5):
             patience.pause()
         patience.resume()

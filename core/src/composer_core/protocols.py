@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from attrs import Factory, frozen
+from attrs import Factory, field, frozen
 
 from composer_core.columns import Column
+from composer_core.errors import BackendError
 from composer_core.events import Event
 from composer_core.trees import Patch, Tree, TreeRef
 from composer_core.types import (
@@ -60,6 +61,7 @@ __all__ = [
     "NewBranch",
     "OpenGrading",
     "Pauses",
+    "Releases",
     "Renderer",
     "Sampler",
     "SandboxBackend",
@@ -192,9 +194,16 @@ class SnapshotRef:
     id: str
 
 
+def _words(argv: Sequence[str]) -> tuple[str, ...]:
+    """A command's. Raises BackendError for what is none."""
+    if isinstance(argv, str) or not argv or not all(isinstance(word, str) for word in argv):
+        raise BackendError("a command is a non-empty list of words", found=repr(argv)[:200], fix="['sh', '-c', text]")
+    return tuple(argv)
+
+
 @frozen
 class ExecRequest:
-    argv: tuple[str, ...]
+    argv: tuple[str, ...] = field(converter=_words)
     cwd: str = ""
     """Relative to the workspace."""
     stdin: bytes = b""
@@ -244,7 +253,7 @@ class SandboxBackend(Protocol):
     id: str
 
     async def exec(self, request: ExecRequest) -> ExecResult:
-        """Run a command. How it ended, in whatever way, is a result and never an exception."""
+        """Run a command. How it ended, in whatever way, is a result and never an exception; cancelling ends it."""
         ...
 
     async def read(self, path: str, limit_bytes: int) -> bytes:
@@ -285,11 +294,11 @@ class SandboxProvider(Protocol):
         ...
 
     async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
-        """Raises PrepareError when a needed command cannot be offered."""
+        """Raises PrepareError when a needed command cannot be offered, or `workspace` is not what `spec` names."""
         ...
 
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
-        """n sandboxes, or for each the reason why not. Raises TemplateMissing."""
+        """n sandboxes, or for each the reason why not. Raises TemplateMissing, and SandboxGone after `close`."""
         ...
 
     async def attach(self, sandbox_id: str) -> SandboxBackend:
@@ -298,6 +307,15 @@ class SandboxProvider(Protocol):
 
     async def close(self) -> None:
         """Destroys every sandbox it created and frees what it holds."""
+        ...
+
+
+@runtime_checkable
+class Releases(Protocol):
+    """Optional, of a SandboxProvider that lives longer than its snapshots are wanted."""
+
+    async def release(self, ref: SnapshotRef) -> None:
+        """Nothing is created from it any more, and what only it holds is freed. Safe twice; sandboxes live on."""
         ...
 
 
@@ -390,7 +408,9 @@ class Networks(Protocol):
     """Optional, of a SandboxBackend: a deny-by-default egress policy that can be replaced live.
 
     Every sandbox starts with none, forks and what is created from a snapshot included. Where commands reach allowed
-    hosts through a proxy, their variables `http_proxy` and `https_proxy`, in both cases, name it while any is allowed.
+    hosts through a proxy, their variables `http_proxy` and `https_proxy`, in both cases, name it while any is allowed,
+    and `no_proxy` names those of localhost, 127.0.0.1 and ::1 that are not: these are the sandbox itself. The shell of
+    a session keeps the variables with which it was opened.
     """
 
     async def set_network(self, allow: Sequence[str]) -> None:

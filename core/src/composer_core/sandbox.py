@@ -148,11 +148,9 @@ class Sandbox:
     def _request(
         self, argv: Sequence[str], timeout_s: float | None, stdin: bytes, env: Mapping[str, str] | None, cwd: str
     ) -> ExecRequest:
-        if isinstance(argv, str) or not argv:
-            raise BackendError("a command is a non-empty list of words", found=repr(argv), fix="['sh', '-c', text]")
         limits = self.limits
         wait_s = limits.command_s if timeout_s is None else timeout_s
-        return ExecRequest(tuple(argv), clean(cwd), stdin, dict(env or {}), wait_s, limits.output_bytes)
+        return ExecRequest(argv, clean(cwd), stdin, dict(env or {}), wait_s, limits.output_bytes)
 
     def _capped(self, result: ExecResult) -> ExecResult:
         cap = self.limits.output_bytes
@@ -168,6 +166,8 @@ class Sandbox:
         return await self._call(self.backend.read(_file(path), self.limits.read_bytes))
 
     async def write(self, path: str, data: bytes) -> None:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise BackendError("a file's content is bytes", found=type(data).__name__, fix="text.encode()")
         await self._call(self.backend.write(_file(path), data))
 
     async def list(self, path: str = "") -> Entries:
@@ -176,8 +176,8 @@ class Sandbox:
     async def destroy(self) -> None:
         """Safe twice."""
         if not self._destroyed:
-            self._destroyed = True
             await self._call(self.backend.destroy())
+            self._destroyed = True
 
     # --- the workspace as a value -----------------------------------------------------------------------------
 
@@ -248,6 +248,8 @@ class Sandbox:
     async def fork(self, n: int) -> Children:
         """n new sandboxes from one capture of this one; each is a sandbox or the reason why not."""
         backend = self._need(Forks, "sandbox.forks")
+        if n < 1:
+            raise BackendError("a fork has at least one child", found=str(n))
         started = time.perf_counter()
         children: list[Created | Failed] = await self._call(backend.fork(n))
         self.times.fork_s.append(time.perf_counter() - started)
@@ -327,12 +329,12 @@ def _unnameable(path: str, found: str) -> str:
     return "it is too long" if len(found.encode()) > PATH_BYTES or max(map(len, names)) > NAME_BYTES else ""
 
 
-def _file(path: str) -> str:
-    """A clean path that is not the workspace's own."""
 def _scratch(path: str) -> bool:
     return path.partition("/")[0] == SCRATCH
 
 
+def _file(path: str) -> str:
+    """A clean path that is not the workspace's own."""
     cleaned = clean(path)
     if not cleaned:
         raise PathError(f"{path!r}: the workspace is a folder, no file")
@@ -430,6 +432,9 @@ class Sandboxes:
             raise kind(f"{self.plugin} could not create a sandbox: {child.error}", who=self.plugin)
         missing = [method for method in vars(SandboxBackend) if method[0] != "_" and not hasattr(child.backend, method)]
         if missing:
+            if "destroy" not in missing:
+                with boundary("sandboxes", self.plugin):
+                    await child.backend.destroy()
             found = f"a {type(child.backend).__name__} without {', '.join(missing)}"
             raise BackendError(f"a sandbox of {self.plugin} lacks what every one has", who=self.plugin, found=found)
         return child.backend

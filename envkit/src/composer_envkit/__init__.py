@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from composer_envkit.networks import Network
     from composer_envkit.patience import Patience
     from composer_envkit.processes import Processes
-    from composer_envkit.providers import Provider
+    from composer_envkit.providers import Provider, check_workspace
     from composer_envkit.walls import WalledSandbox
     from composer_envkit.workspaces import copy, lay, remove
 
@@ -24,6 +24,7 @@ __all__ = [
     "Processes",
     "Provider",
     "WalledSandbox",
+    "check_workspace",
     "copy",
     "lay",
     "remove",
@@ -35,7 +36,7 @@ _HOME = {
     "Network": "networks",
     "Patience": "patience",
     "Processes": "processes",
-    "Provider": "providers",
+    **dict.fromkeys(("Provider", "check_workspace"), "providers"),
     "WalledSandbox": "walls",
 }
 

@@ -73,6 +73,11 @@ class FolderProvider(Provider):
     async def probe(self) -> frozenset[str]:
         return frozenset({"sandbox.forks", "sandbox.snapshots.files"})
 
+    async def release(self, ref: SnapshotRef) -> None:
+        if ref.id in self.sources:
+            await super().release(ref)
+            await remove(self.root / ref.id)
+
     async def close(self) -> None:
         try:
             await super().close()
@@ -152,7 +157,7 @@ class FolderSandbox:
             raise PathError(str(error)) from error
 
     async def snapshot(self) -> SnapshotRef:
-        """A copy that `create` starts from, until the provider is closed."""
+        """A copy that `create` starts from, until the provider releases it or is closed."""
         async with self._turn:
             await self.provider.attach(self.id)
             folder = self.provider.folder()
@@ -169,8 +174,7 @@ class FolderSandbox:
         try:
             return await self.provider.create(state, n)
         finally:
-            del self.provider.sources[state.id]
-            await remove(self.provider.root / state.id)
+            await self.provider.release(state)
 
     async def destroy(self) -> None:
         """Safe twice; commands that still run are killed, and their callers told that the sandbox is gone."""

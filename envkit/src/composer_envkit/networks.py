@@ -7,7 +7,7 @@ anyway, to a proxy in this process, which lets through what is allowed and says 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,8 @@ from composer_envkit.proxy import Proxy
 MOST = 64
 """Connections of one sandbox that are served at once; more wait."""
 NAMES = ("http_proxy", "https_proxy")
-LOOPBACK = "localhost,127.0.0.1,::1"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""What names the sandbox itself, unless the list says that a host of that name may be reached."""
 Ask = Callable[..., Awaitable[tuple[Mapping[str, Any], bytes]]]
 
 
@@ -30,32 +31,46 @@ class Network:
         self.proxy = Proxy()
         self._ask = ask
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listening = False
+        self._listening: asyncio.Task[None] | None = None
 
     @property
     def variables(self) -> dict[str, str]:
         """Of commands, while anything is allowed."""
         if not self.proxy.rules:
             return {}
-        found = {**dict.fromkeys(NAMES, f"http://127.0.0.1:{PORT}"), "no_proxy": LOOPBACK}
+        own = [name for name in LOOPBACK if not any(rule.takes(name, rule.port or 1) for rule in self.proxy.rules)]
+        found = {**dict.fromkeys(NAMES, f"http://127.0.0.1:{PORT}"), "no_proxy": ",".join(own)}
         return found | {name.upper(): value for name, value in found.items()}
 
     async def allow(self, allow: Sequence[str]) -> None:
         """Raises BackendError for what is no entry, or where what runs in the sandbox holds the port."""
         self.proxy.allow(allow)
-        if allow and not self._listening:
-            try:
-                await self._ask("relay", act="listen")
-            except BaseException:
+        rules = self.proxy.rules
+        try:
+            if rules:
+                await self._listens()
+        except BaseException:
+            if self.proxy.rules is rules:  # nobody has said otherwise meanwhile
                 self.proxy.allow(())
-                raise
-            self._listening = True
-            self._start(self._accept())
+            raise
 
-    def _start(self, work: Any) -> None:
+    async def _listens(self) -> None:
+        """Asked for once, whoever comes while it is under way, or gives up: a port can be had once."""
+        asked = self._listening
+        if asked is None or (asked.done() and (asked.cancelled() or asked.exception())):
+            asked = self._listening = self._start(self._listen())
+            asked.add_done_callback(lambda task: task.cancelled() or task.exception())  # who asked may have given up
+        await asyncio.shield(asked)
+
+    async def _listen(self) -> None:
+        await self._ask("relay", act="listen")
+        self._start(self._accept())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self) -> None:
         """Until the sandbox is no more."""

@@ -13,12 +13,17 @@ class Patience:
     def __init__(self) -> None:
         self._limits: set[asyncio.Timeout] = set()
         self._left_s: dict[asyncio.Timeout, float] = {}
+        self._stood_s = self._since_s = 0.0
         self._going = asyncio.Event()
         self._going.set()
 
     @property
     def paused(self) -> bool:
         return not self._going.is_set()
+
+    def time(self) -> float:
+        """Seconds of a clock that stands still while it is paused."""
+        return (self._since_s if self.paused else asyncio.get_running_loop().time()) - self._stood_s
 
     async def going(self) -> None:
         """Wait until it is not paused."""
@@ -39,14 +44,18 @@ class Patience:
         if self.paused:
             return
         self._going.clear()
-        now = asyncio.get_running_loop().time()
+        now = self._since_s = asyncio.get_running_loop().time()
         for limit in self._limits:
             if not limit.expired():
                 self._left_s[limit] = (limit.when() or now) - now
                 limit.reschedule(None)
 
     def resume(self) -> None:
+        if not self.paused:
+            return
+        now = asyncio.get_running_loop().time()
+        self._stood_s += now - self._since_s
         left, self._left_s = self._left_s, {}
         for limit, seconds in left.items():
-            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+            limit.reschedule(now + seconds)
         self._going.set()

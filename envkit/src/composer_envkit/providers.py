@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import asdict
 
-from composer_core.errors import SandboxError, SandboxGone, TemplateMissing
+from composer_core.errors import PrepareError, SandboxError, SandboxGone, TemplateMissing
 from composer_core.protocols import (
     Created,
     Failed,
@@ -32,6 +32,7 @@ class Provider:
         self.sources: dict[str, tuple[TemplateSpec, Any]] = {}
         self.live: dict[str, SandboxBackend] = {}
         self._preparing = asyncio.Lock()
+        self._closed = False
 
     async def start(self, spec: TemplateSpec, state: Any) -> SandboxBackend:
         """One sandbox. What it raises as OSError or SandboxError is that child's failure and no other's."""
@@ -49,12 +50,15 @@ class Provider:
         """Equal specs have equal names and so are one template, laid out once."""
         name = json.dumps(asdict(spec), sort_keys=True)
         async with self._preparing:
+            self._open()
             if name not in self.sources:
+                check_workspace(spec, workspace)
                 self.sources[name] = spec, await self.template(spec, workspace)
         return TemplateRef(name)
 
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
         """One that cannot be made does not keep the others from being made."""
+        self._open()
         if source.id not in self.sources:
             raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
         children: list[Created | Failed] = []
@@ -79,9 +83,34 @@ class Provider:
             raise SandboxGone(f"there is no sandbox {sandbox_id}")
         return self.live[sandbox_id]
 
+    def _open(self) -> None:
+        if self._closed:
+            raise SandboxGone("the provider was closed")
+
+    async def release(self, ref: SnapshotRef) -> None:
+        """A subclass also frees what the snapshot's state holds."""
+        self.sources.pop(ref.id, None)
+
     async def close(self) -> None:
-        """Safe twice, and after a start that failed."""
+        """Safe twice, and after a start that failed. Nothing is made after it."""
+        self._closed = True
         await ended(sandbox.destroy() for sandbox in list(self.live.values()))
+
+
+def check_workspace(spec: TemplateSpec, workspace: Tree) -> None:
+    """For `prepare`: a template is known by its spec, so whoever comes next would get these files for those it names.
+
+    Raises:
+        PrepareError: `workspace` is another than `spec` names.
+    """
+    found = workspace.ref
+    if found != spec.workspace:
+        raise PrepareError(
+            "the workspace is another than the template names",
+            expected=spec.workspace.sha256,
+            found=found.sha256,
+            fix="TemplateSpec(tree.ref) for prepare(spec, tree)",
+        )
 
 
 async def ended(endings: Iterable[Awaitable[None]]) -> None:

@@ -152,6 +152,10 @@ class Recorder:
         self._made: list[SandboxBackend] = []
         self._closed = False
 
+    def __getattr__(self, name: str) -> Any:
+        """What a provider may have beside."""
+        return getattr(self._provider, name)
+
     async def probe(self) -> frozenset[str]:
         return await self._provider.probe()
 

@@ -29,7 +29,7 @@ AT_FDCWD, AT_RECURSIVE, MNT_DETACH = -100, 0x8000, 2
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 AF_UNIX, AF_INET, SOCK_STREAM, SOCK_DGRAM, SOCK_CLOEXEC, SOCK_NONBLOCK = 1, 2, 1, 2, 0x80000, 0x800
 SOL_SOCKET, SO_REUSEADDR, SHUT_WR, SIOCSIFFLAGS, IFF_UP = 1, 2, 1, 0x8914, 1
-SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_OPENAT2, SYS_MOUNT_SETATTR = 428, 429, 437, 442
+SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_CLOSE_RANGE, SYS_OPENAT2, SYS_MOUNT_SETATTR = 428, 429, 436, 437, 442
 """The same number on every architecture, as of all calls since Linux 5.1."""
 RACES = 64
 """Times the kernel may ask to resolve a path anew since a rename raced with it."""
@@ -52,6 +52,11 @@ def checked(result: int, what: str) -> int:
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
     arguments = source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()
     checked(libc.mount(*arguments), f"mount {kind} on {target}")
+
+
+def close_from(fd: int) -> None:
+    """Close this descriptor and all above it, however many the process may have (Linux 5.9)."""
+    checked(libc.syscall(SYS_CLOSE_RANGE, ctypes.c_uint(fd), ctypes.c_uint(0xFFFFFFFF), 0), "close_range")
 
 
 class _MountAttr(ctypes.Structure):

@@ -50,28 +50,39 @@ def kill_below(root: int) -> bool:
     return False
 
 
-def stop(root: int) -> set[int]:
-    """Stop a process and everything below it; who was stopped, for `go_on`. Raises OSError if that cannot be done.
-
-    Its parent must not be able to let it go on.
+class Stop:
+    """Stops processes and everything below them, look by look: whoever has others to serve need not wait for one that
+    is slow to stop. The parents of `roots` must not be able to let them go on.
     """
-    stopped, end = {root}, time.monotonic() + STOP_S
-    _send([root], signal.SIGSTOP)
-    while True:
-        running = [pid for pid, state in descendants(root).items() if state not in "Tt"]
-        if not running:
-            return stopped
-        if time.monotonic() > end:
-            go_on(stopped)
+
+    def __init__(self, roots: Iterable[int]) -> None:
+        self.roots = set(roots)
+        self.stopped = set(self.roots)
+        self._end = time.monotonic() + STOP_S
+        _send(self.roots, signal.SIGSTOP)
+
+    def step(self) -> bool:
+        """Whether all of them stand still now. Raises OSError once that has taken too long."""
+        below: dict[int, str] = {}
+        for root in self.roots:
+            below |= descendants(root)
+        running = [pid for pid, state in below.items() if state not in "Tt"]
+        if running and time.monotonic() > self._end:
             raise OSError(f"{len(running)} processes do not stop")
-        stopped.update(running)
+        self.stopped.update(running)
         _send(running, signal.SIGSTOP)
-        time.sleep(0.0005)
+        return not running
 
+    def go_on(self) -> None:
+        """Let what was stopped run; what had been stopped before stays so."""
+        _send(self.stopped, signal.SIGCONT)
 
-def go_on(stopped: Iterable[int]) -> None:
-    """Let what was stopped run; what had been stopped before stays so."""
-    _send(stopped, signal.SIGCONT)
+    def spare(self, root: int) -> None:
+        """One of `roots`, below which nothing is left, may serve others."""
+        if root in self.roots:
+            self.roots.discard(root)
+            self.stopped.discard(root)
+            _send([root], signal.SIGCONT)
 
 
 def _send(pids: Iterable[int], number: int) -> None:

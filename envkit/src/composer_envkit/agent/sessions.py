@@ -48,7 +48,9 @@ class Shell:
         self.current: Header | None = None
         self.restarted = False
         """Whether the next result says so."""
-        self._heard = b""
+        self._given_up = False
+        """Whether nobody waits for the current command any more."""
+        self._heard, self._started = b"", 0.0
         try:
             self.process = sessions.begin(self, request)
         except BaseException:
@@ -87,6 +89,17 @@ class Shell:
         if not whole:  # it does not read any more
             self.process.kill()
 
+    def give_up(self, number: int) -> None:
+        """Nobody waits for that request any more. If it runs, it takes the shell along; who comes next is told."""
+        self.waiting = deque(request for request in self.waiting if request["n"] != number)
+        if self.current is not None and self.current["n"] == number:
+            self._given_up = True
+            self.process.kill()
+
+    def stood_still(self, seconds: float) -> None:
+        """That time does not count."""
+        self._started += seconds
+
     def heard(self) -> bool:
         """Take what the shell says; False where it will say no more."""
         try:
@@ -101,7 +114,8 @@ class Shell:
         *lines, rest = (self._heard + data).split(b"\n")
         self._heard = rest[-HEARD_BYTES:]
         for word, _, code in (line.partition(b" ") for line in lines):
-            if self.current is not None and word == self._word.encode() and code.isdigit():
+            ours = self.current is not None and word == self._word.encode() and code.isdigit()
+            if ours and not self._given_up:
                 self._done(int(code) & 0xFF)
         return True
 
@@ -130,7 +144,7 @@ class Shell:
         if told:
             self._answer(header, data, True)
         self._close()
-        self.sessions.gone(self, told)
+        self.sessions.gone(self, told and not self._given_up)
 
     def _close(self) -> None:
         for fd in (self.fd, self.theirs):
@@ -160,11 +174,16 @@ class Sessions:
             raise Refused("quota", f"a command of a session has at most {TEXT_BYTES} bytes; write a file and run that")
         if name not in self._shells:
             if len(self._shells) == MOST:
-                raise Refused("quota", f"a sandbox has at most {MOST} sessions")
+                raise Refused("quota", f"a sandbox has at most {MOST} sessions; `exit` in one of them makes room")
             self._shells[name] = Shell(self, name, request)
             self._shells[name].restarted = name in self._lost
             self._lost.discard(name)
         self._shells[name].ask({**request, "text": text})
+
+    def give_up(self, number: int) -> None:
+        """Nobody waits for that request any more, if it is one of a session."""
+        for shell in list(self._shells.values()):
+            shell.give_up(number)
 
     def gone(self, shell: Shell, told: bool) -> None:
         """Who waited for it goes on in a new one."""

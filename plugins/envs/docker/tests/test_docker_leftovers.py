@@ -19,7 +19,8 @@ from composer_core.protocols import Created
 from composer_plugin_docker import owners
 from composer_plugin_docker.engine import OWNER, Engine
 from composer_plugin_docker.provider import DockerProvider
-from composer_plugin_docker.sandbox import DockerSandbox, Template
+from composer_plugin_docker.sandbox import DockerSandbox
+from composer_plugin_docker.walls import Template
 
 
 def test_closing_removes_containers_and_images_and_keeps_the_base() -> None:

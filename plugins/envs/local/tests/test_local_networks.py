@@ -21,11 +21,9 @@ from composer_testing.sandbox_suite import new_sandbox
 TREE = Tree.of({"a.txt": "one\n"})
 ANY = "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", {port})); print(1, flush=True); {then}'"
 GET = """
-import os, sys, urllib.error, urllib.request
-del os.environ["no_proxy"], os.environ["NO_PROXY"]
-opener = urllib.request.build_opener(urllib.request.ProxyHandler({"http": os.environ["http_proxy"]}))
+import sys, urllib.error, urllib.request
 try:
-    print(opener.open(sys.argv[1], timeout=10).read().decode())
+    print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())
 except urllib.error.HTTPError as error:
     print(error.code, error.read().decode())
 """

@@ -13,6 +13,7 @@ import pytest
 
 from composer_plugin_local.keeper import commands, turns
 from composer_plugin_local.keeper.commands import Command
+from composer_plugin_local.keeper.pauses import Pauses
 from composer_plugin_local.keeper.turns import Turns
 
 REQUEST = {"timeout_s": 1.0, "output_bytes": 10}
@@ -62,7 +63,15 @@ def keeper(monkeypatch):
 def sandbox() -> Any:
     spec = {"file_bytes": 1, "memory_bytes": 1, "processes": 1, "tools": [], "env": {}}
     room = SimpleNamespace(root=-1, network=-1)
-    return SimpleNamespace(spec=spec, commands=set(), paused_s=0.0, destroyed_by=None, room_of=lambda rooms: room)
+    return SimpleNamespace(
+        spec=spec,
+        commands=set(),
+        stands=False,
+        stopping=None,
+        paused_s=0.0,
+        destroyed_by=None,
+        room_of=lambda rooms: room,
+    )
 
 
 def fail(*_: Any) -> Any:
@@ -101,3 +110,48 @@ def test_a_command_whose_handle_could_not_be_received_is_lost_with_its_slot(keep
     turned.wait(sandbox(), request, b"")
     turned.selector.get_key(slots[0].channel).data()
     assert replies[1]["status"] == "lost" and slots[0].closed and not turned.running
+
+
+# --- pauses -------------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """A sandbox that does not stand still at the first look."""
+
+    def __init__(self, looks: int, error: OSError | None = None) -> None:
+        self.looks, self.error = looks, error
+
+    def pause(self) -> bool:
+        self.looks -= 1
+        if not self.looks and self.error:
+            raise self.error
+        return self.looks <= 0
+
+
+def test_who_pauses_a_sandbox_that_is_slow_to_stop_waits_and_nobody_else() -> None:
+    replies: list[tuple[int, dict[str, Any]]] = []
+    failed: list[Any] = []
+    pauses = Pauses(lambda number, answer: replies.append((number, answer)), failed.append)
+    good, bad = Slow(3), Slow(2, OSError("1 processes do not stop"))
+    assert pauses.patience_s(None) is None
+    for number, one in ((1, good), (2, bad)):
+        pauses.ask(one, number)
+    assert replies == [] and pauses.patience_s(None) == pauses.patience_s(60.0) < 0.01, (
+        "it is the next look that counts"
+    )
+    pauses.look()
+    assert replies == [(2, {"error": "backend", "message": "1 processes do not stop"})] and failed == [bad]
+    pauses.look()
+    assert replies[1:] == [(1, {})] and pauses.patience_s(60.0) == 60.0
+
+
+def test_a_slot_whose_command_had_just_ended_when_it_was_stopped_serves_others(keeper) -> None:
+    turned, _, slots = keeper
+    spared: list[int] = []
+    home = sandbox()
+    turned.wait(home, {"n": 1, "env": {}, "cwd": "", "argv": ["true"], **REQUEST}, b"")
+    home.stopping = SimpleNamespace(spare=spared.append)
+    slots[0].pid = 77
+    (command,) = turned.running
+    turned._over(command, dead=False)
+    assert spared == [77]

@@ -14,7 +14,7 @@ from composer_core.protocols import ExecResult, SandboxProvider
 from composer_core.sandbox import CallLimits, Sandbox
 from composer_testing.contracts.sandbox_optional import OptionalContract
 from composer_testing.contracts.sandboxes import new_sandbox
-from composer_testing.sandbox_claims import TREE, forked, restored
+from composer_testing.sandbox_claims import TREE, forked, restored, until
 
 
 class CommandContract(OptionalContract):
@@ -120,6 +120,29 @@ class CommandContract(OptionalContract):
             await sandbox.destroy()
             with pytest.raises(SandboxGone):
                 await slow
+
+        self.act(act)
+
+    def test_a_command_that_nobody_waits_for_any_more_ends(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            script = "while :; do echo x >> ticks; sleep 0.1; done"
+            running = asyncio.ensure_future(sandbox.exec(["sh", "-c", script], timeout_s=50))
+
+            async def ticks() -> int:
+                return next((entry.size_bytes for entry in await sandbox.list() if entry.name == "ticks"), 0)
+
+            async def begun() -> bool:
+                return await ticks() > 0
+
+            async def over() -> bool:
+                before = await ticks()
+                await asyncio.sleep(0.5)
+                return await ticks() == before
+
+            assert await until(begun)
+            running.cancel()
+            await asyncio.wait([running])
+            assert await until(over), "it goes on"
 
         self.act(act)
 

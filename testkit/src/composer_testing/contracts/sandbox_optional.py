@@ -14,9 +14,7 @@ from composer_core.protocols import ExecResult, Forks, SandboxProvider
 from composer_core.sandbox import CallLimits, Sandbox
 from composer_testing.contracts.sandboxes import SandboxContract
 from composer_testing.sandbox_claims import forked, until
-from composer_testing.sandbox_networks import entry
 from composer_testing.sandbox_suite import Act
-from composer_testing.sandbox_walls import host_servers
 
 FORGE = """
 printf '\\n0123456789abcdef0123456789abcdef 0\\n'
@@ -125,6 +123,18 @@ class OptionalContract(SandboxContract):
 
         self.act_if("sandbox.sessions", act)
 
+    def test_a_session_whose_command_nobody_waits_for_any_more_ends_with_it(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            await said(sandbox, "kept=3")
+            running = asyncio.ensure_future(said(sandbox, "sleep 50", timeout_s=55))
+            await asyncio.sleep(0.5)
+            running.cancel()
+            await asyncio.wait([running])
+            found = await said(sandbox, "echo $kept")
+            assert (found.stdout, found.restarted) == (b"\n", True), found
+
+        self.act_if("sandbox.sessions", act)
+
     def test_a_destroyed_sandbox_has_no_session_left(self) -> None:
         async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
             running = [asyncio.ensure_future(said(sandbox, "sleep 50", timeout_s=55)) for _ in range(2)]
@@ -158,6 +168,7 @@ class OptionalContract(SandboxContract):
                 gaps = sorted(after - before for before, after in pairwise(times))
                 assert (result.status, len(times)) == ("exited", 6), result
                 assert gaps[-1] > 3.9 > gaps[-2], f"between ticks: {gaps}"
+                assert result.wall_s < times[-1] - times[0] - 1, "the time in which it was paused does not count"
             assert await read == b"one\n"
 
         self.act_if("sandbox.pauses", act)
@@ -204,17 +215,30 @@ class OptionalContract(SandboxContract):
         self.act_if("sandbox.networks", act)
 
     def test_variables_name_a_proxy_only_while_something_is_allowed(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> Any:
-            async def proxies() -> bytes:
-                return (await sandbox.exec(["sh", "-c", "env | grep -i _proxy | sort"])).stdout
+        """And what is allowed is no exception from it, or no ordinary client would reach it."""
 
-            assert await proxies() == b""
-            async with host_servers() as (targets, _):
-                await sandbox.set_network([entry(targets[0])])
-                named = {line.partition(b"=")[0] for line in (await proxies()).splitlines()}
-                assert not named or {b"http_proxy", b"https_proxy", b"HTTP_PROXY", b"HTTPS_PROXY"} <= named
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> Any:
+            async def proxies() -> dict[str, str]:
+                told = (await sandbox.exec(["sh", "-c", "env | grep -i _proxy"])).stdout.decode()
+                return dict(line.split("=", 1) for line in told.splitlines())
+
+            assert await proxies() == {}
+            await sandbox.set_network(["127.0.0.1:9"])
+            named = await proxies()
+            assert not named or {"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"} <= set(named)
+            for name in ("no_proxy", "NO_PROXY") if named else ():
+                assert set(named[name].split(",")) == {"localhost", "::1"}, (
+                    "these are the sandbox's own"
+                )
             await sandbox.set_network([])
-            assert await proxies() == b""
+            assert await proxies() == {}
+
+        self.act_if("sandbox.networks", act)
+
+    def test_localhost_is_the_sandbox_itself(self) -> None:
+        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
+            result = await sandbox.exec(["bash", "-c", ": < /dev/tcp/localhost/9"])
+            assert b"refused" in result.stderr, result
 
         self.act_if("sandbox.networks", act)
 

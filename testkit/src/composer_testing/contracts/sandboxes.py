@@ -13,10 +13,7 @@ Providers whose commands are real processes subclass `CommandContract` (in `sand
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 from collections.abc import Awaitable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,24 +22,17 @@ from composer_core.capabilities import CAPABILITIES
 from composer_core.errors import (
     ComposerError,
     PathError,
-    PrepareError,
     QuotaError,
-    SandboxError,
-    SandboxGone,
-    TemplateMissing,
     Unsupported,
 )
 from composer_core.protocols import (
-    Created,
     ExecResult,
-    SandboxBackend,
     SandboxProvider,
-    TemplateRef,
-    TemplateSpec,
 )
 from composer_core.sandbox import CallLimits, Sandbox
-from composer_testing.sandbox_claims import CLAIMS, SLEEPS, SPEC, TREE, held, until
-from composer_testing.sandbox_suite import SandboxSuite, new_sandbox
+from composer_testing.contracts.sandbox_lives import LifeContract
+from composer_testing.sandbox_claims import CLAIMS, SPEC, TREE
+from composer_testing.sandbox_suite import new_sandbox
 
 __all__ = ["SandboxContract", "new_sandbox"]
 
@@ -51,7 +41,7 @@ PATHS = ("plain", "new/folders/file", "with space", "-dash", "new\nline", "ünï
 NO_FILES = ("/etc/passwd", "../x", "pkg/../../x", "missing", "pkg", "", "a.txt/x", "a\0b")
 
 
-class SandboxContract(SandboxSuite):
+class SandboxContract(LifeContract):
     """Name your subclass `Test...`; its tests share a provider, which is closed after the last of them."""
 
     def run(self, *argv: str, **options: Any) -> ExecResult:
@@ -100,123 +90,6 @@ class SandboxContract(SandboxSuite):
 
         wrong = self.act(act)
         assert not wrong, wrong
-
-    # --- life cycle ---
-
-    def test_destroying_leaves_no_file_descriptor_or_process(self) -> None:
-        async def life(provider: SandboxProvider, leave: str) -> None:
-            sandbox = await new_sandbox(provider)
-            command = ["sh", "-c", f"{leave}{SLEEPS} & {SLEEPS}"]
-            running = asyncio.ensure_future(sandbox.exec(command, timeout_s=60))
-            await asyncio.sleep(0.3)
-            await sandbox.destroy()
-            await asyncio.wait([running], timeout=1)
-
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            leave = ""  # where nothing isolates, nothing holds a process that leaves its session
-            if "sandbox.isolates" in await provider.probe():
-                leave, result = "setsid ", await sandbox.exec(["setsid", "true"])
-                assert result.exit_code == 0, f"no command to leave a session with: {result}; fix: offer setsid"
-            await life(provider, leave)  # may make what is shared by all
-            before = held()
-            await life(provider, leave)
-
-            async def cleared() -> bool:
-                return held() <= before
-
-            assert await until(cleared), f"destroy() left {sorted(held() - before)}"
-
-        self.act(act)
-
-    def test_one_sandbox_that_cannot_be_destroyed_keeps_no_other_when_the_provider_closes(self) -> None:
-        """Bites only where `close` goes through the backends' `destroy`; one that ends them in another way needs a test
-        of its own, with that way failing.
-        """
-
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            others = [await new_sandbox(provider) for _ in range(2)]
-            kind, destroy = type(sandbox.backend), type(sandbox.backend).destroy
-
-            async def fail(backend: SandboxBackend) -> None:
-                if backend.id == sandbox.id:
-                    raise RuntimeError("cannot be destroyed")
-                await destroy(backend)
-
-            with pytest.MonkeyPatch.context() as patched, suppress(Exception):
-                patched.setattr(kind, "destroy", fail)
-                await provider.close()
-            left = os.listdir(tempfile.gettempdir())
-            assert not left, f"close() left {left} when one sandbox could not be destroyed"
-            for other in others:
-                with pytest.raises(SandboxError):
-                    await other.read("a.txt")
-
-        self.act(act, fresh=True)
-
-    def test_destroy_is_safe_twice_and_a_destroyed_sandbox_is_gone(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            await sandbox.backend.destroy()
-            await sandbox.backend.destroy()
-            with pytest.raises(SandboxGone):
-                await sandbox.read("a.txt")
-            with pytest.raises(SandboxGone):
-                await sandbox.exec(["true"])
-            with pytest.raises(SandboxGone):
-                await provider.attach(sandbox.id)
-
-        self.act(act)
-
-    def test_leaving_the_context_destroys_also_after_an_exception_and_a_cancellation(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            for failure in (ValueError, asyncio.CancelledError):
-                child = await new_sandbox(provider)
-                with pytest.raises(failure):
-                    async with child:
-                        raise failure
-                with pytest.raises(SandboxGone):
-                    await provider.attach(child.id)
-
-        self.act(act)
-
-    def test_ids_are_never_reused_and_attach_finds_a_live_one(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            seen = {sandbox.id}
-            for _ in range(5):
-                child = await new_sandbox(provider)
-                await child.destroy()
-                assert child.id not in seen
-                seen.add(child.id)
-            assert await (await provider.attach(sandbox.id)).read("a.txt", 100) == b"one\n"
-
-        self.act(act)
-
-    def test_equal_specs_give_one_template_and_unknown_ones_are_missing(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            first, second = await asyncio.gather(provider.prepare(SPEC, TREE), provider.prepare(SPEC, TREE))
-            assert first == second
-            with pytest.raises(TemplateMissing):
-                await provider.create(TemplateRef("nobody-made-this"))
-
-        self.act(act)
-
-    def test_a_command_that_cannot_be_offered_is_refused_by_prepare(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            with pytest.raises(PrepareError, match="no-such-command"):
-                await provider.prepare(TemplateSpec(TREE.ref, ("no-such-command",)), TREE)
-
-        self.act(act)
-
-    def test_siblings_share_no_files(self) -> None:
-        async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            children = await provider.create(await provider.prepare(SPEC, TREE), 3)
-            backends = [child.backend for child in children if isinstance(child, Created)]
-            assert len({backend.id for backend in backends}) == 3
-            await backends[0].write("a.txt", b"mine")
-            await backends[0].write("new.txt", b"mine")
-            assert await backends[1].read("a.txt", 100) == b"one\n"
-            assert "new.txt" not in [entry.name for entry in await backends[2].list("")]
-
-        self.act(act)
 
     # --- commands ---
 

@@ -29,6 +29,7 @@ from composer_core.protocols import (
 )
 from composer_core.sandbox import Sandbox
 from composer_core.trees import File, Patch, Tree
+from composer_envkit import check_workspace
 
 Files = dict[str, bytes]
 Command = Callable[[Files, Sequence[str], bytes], ExecResult | Awaitable[ExecResult]]
@@ -52,6 +53,7 @@ class MemoryProvider:
         self.live: dict[str, MemorySandbox] = {}
         self._states: dict[str, tuple[TemplateSpec, Tree, Tree]] = {}
         self._count = 0
+        self._closed = False
 
     async def probe(self) -> frozenset[str]:
         return frozenset({"sandbox.forks", "sandbox.snapshots.files", "sandbox.changes"})
@@ -62,12 +64,22 @@ class MemoryProvider:
             raise PrepareError(f"commands are not scripted: {', '.join(missing)}")
         fields = [spec.workspace.sha256, spec.needs, spec.file_bytes, sorted(spec.env.items())]
         name = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+        self._open()
         if name not in self._states:
+            check_workspace(spec, workspace)
             self.prepared += 1
             self._states[name] = (spec, workspace, workspace)
         return TemplateRef(name)
 
+    def _open(self) -> None:
+        if self._closed:
+            raise SandboxGone("the provider was closed")
+
+    async def release(self, ref: SnapshotRef) -> None:
+        self._states.pop(ref.id, None)
+
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> Children:
+        self._open()
         if source.id not in self._states:
             raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
         return [self._child(*self._states[source.id]) for _ in range(n)]
@@ -99,6 +111,7 @@ class MemoryProvider:
         return self.live[sandbox_id]
 
     async def close(self) -> None:
+        self._closed = True
         self.live.clear()
         self._states.clear()
 
@@ -178,7 +191,10 @@ class MemorySandbox:
 
     async def fork(self, n: int) -> Children:
         self._alive()
-        return await self.provider.create(self.provider.capture(self), n)
+        state = self.provider.capture(self)
+        children = await self.provider.create(state, n)
+        await self.provider.release(state)
+        return children
 
     async def changes(self, limit_bytes: int) -> Patch:
         self._alive()

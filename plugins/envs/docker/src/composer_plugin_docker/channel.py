@@ -12,6 +12,7 @@ from typing import Any
 
 from composer_core.errors import BackendError, ConfigError, PathError, QuotaError, SandboxError
 from composer_envkit.agent import frames
+from composer_envkit.agent.words import COMMANDS
 from composer_plugin_docker.engine import close_response
 
 ERRORS: dict[str, type[SandboxError]] = {"path": PathError, "quota": QuotaError, "backend": BackendError}
@@ -93,17 +94,29 @@ class Channel(asyncio.Protocol):
                 future.set_exception(Ended())
 
     async def ask(self, op: str, data: bytes = b"", **fields: Any) -> frames.Frame:
-        """One request and its answer; a cancelled caller's answer is dropped when it comes. Raises Ended."""
+        """One request and its answer; a cancelled caller's command is ended, and any answer dropped. Raises Ended."""
         if self._over or self._transport is None:
             raise Ended()
-        self._number += 1
+        number = self._send(op, data, **fields)
         future: asyncio.Future[frames.Frame] = asyncio.get_running_loop().create_future()
-        self._pending[self._number] = future
-        self._transport.write(frames.encode({"n": self._number, "op": op, **fields}, data))
-        header, body = await future
+        self._pending[number] = future
+        try:
+            header, body = await future
+        except asyncio.CancelledError:
+            self._pending.pop(number, None)
+            if op in COMMANDS and not self._over:
+                self._send("kill", number=number)
+            raise
         if "error" in header:
             raise ERRORS.get(header["error"], BackendError)(str(header.get("message")))
         return header, body
+
+    def _send(self, op: str, data: bytes = b"", **fields: Any) -> int:
+        """The request's number."""
+        assert self._transport is not None
+        self._number += 1
+        self._transport.write(frames.encode({"n": self._number, "op": op, **fields}, data))
+        return self._number
 
     def close(self) -> None:
         """Ends the agent's input, and so the agent. Safe twice."""

@@ -29,11 +29,13 @@ from composer_core.protocols import (
     TemplateSpec,
 )
 from composer_core.trees import Tree
+from composer_envkit import check_workspace
 from composer_plugin_docker import owners
 from composer_plugin_docker.config import DockerConfig
 from composer_plugin_docker.engine import FIX, Engine, Missing
 from composer_plugin_docker.images import Images
-from composer_plugin_docker.sandbox import Capture, DockerSandbox, Template
+from composer_plugin_docker.sandbox import DockerSandbox
+from composer_plugin_docker.walls import Capture, Template
 
 Children = list[Created | Failed]
 ALWAYS = ("isolates", "forks", "snapshots.files", "changes", "sessions", "networks", "limits.file_size", "limits.disk")
@@ -66,15 +68,21 @@ class DockerProvider:
         self._preparing: dict[str, asyncio.Task[Template]] = {}
         self._snapshots: dict[str, Capture] = {}
         self._live: dict[str, DockerSandbox] = {}
+        self._closed = False
 
     @property
     def engine(self) -> Engine:
-        if self._open is None:
-            raise SandboxGone("the provider was closed")
+        self._not_closed()
+        assert self._open is not None
         return self._open.engine
+
+    def _not_closed(self) -> None:
+        if self._closed:
+            raise SandboxGone("the provider was closed")
 
     async def _connected(self) -> _Open:
         async with self._opening:
+            self._not_closed()
             if self._open is None:
                 engine = await Engine.connect(self._config.engine, owners.this_process())
                 self._open = _Open(engine, Images(engine, self._config))
@@ -124,6 +132,7 @@ class DockerProvider:
         return TemplateRef(name)
 
     async def _prepare(self, spec: TemplateSpec, workspace: Tree) -> Template:
+        check_workspace(spec, workspace)
         images = (await self._connected()).images
         ready = await images.ready(spec.needs)
         image = await images.template(ready, workspace)
@@ -154,9 +163,13 @@ class DockerProvider:
         self._snapshots[name] = capture
         return SnapshotRef(name)
 
+    async def release(self, ref: SnapshotRef) -> None:
+        self._snapshots.pop(ref.id, None)
+
     # --- sandboxes --------------------------------------------------------------------------------------------
 
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> Children:
+        self._not_closed()
         capture = self._snapshots.get(source.id)
         task = self._preparing.get(source.id)
         if capture is None and (task is None or not task.done() or task.cancelled() or task.exception()):
@@ -204,6 +217,7 @@ class DockerProvider:
 
     async def close(self) -> None:
         """One sandbox that cannot be removed keeps no other; the first error is raised at the end."""
+        self._closed = True
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)

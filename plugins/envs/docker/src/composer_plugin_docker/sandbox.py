@@ -1,27 +1,27 @@
-"""One container: how it is made, its calls, and what it means when it ends on its own.
+"""One container: how it is made, its calls, and what is left of it when it ends on its own.
 
-A container whose first process ended is judged by what the engine says of it. Ended by its own workload, it stays a
-sandbox that answers: a command is `lost`, files are out of reach, the patch is empty, so the attempt is graded and
-fails. Ended by somebody else (removed, killed from outside, the engine gone), it is an error, and the attempt is void.
+A container whose first process ended is judged by what the engine says of it (`endings`). Ended by its own workload,
+it stays a sandbox that answers: a command is `lost`, files are out of reach, the patch is empty, so the attempt is
+graded and fails. Ended by somebody else (removed, killed from outside, the engine gone), it is an error, and the
+attempt is void.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
-
 from composer_core.errors import PathError, SandboxError, SandboxGone, SandboxUnreachable
-from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef, TemplateSpec
+from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef
 from composer_core.trees import File, Patch
 from composer_envkit import Network, Patience
 from composer_envkit.agent import frames
 from composer_plugin_docker.channel import Channel, Ended
-from composer_plugin_docker.engine import Engine, Missing
+from composer_plugin_docker.endings import cause, lost
+from composer_plugin_docker.walls import Capture, Template, options
 
 if TYPE_CHECKING:
     from composer_plugin_docker.provider import DockerProvider
@@ -33,63 +33,6 @@ GRACE_S = 10.0
 """How much longer than it was told a command may take to be over; an agent that is later than that serves nobody."""
 CALL_S = 60.0
 """Longest a file call may take."""
-AGENT_BYTES = 48 << 20
-"""Room for the agent and its shepherds beside a sandbox's own memory."""
-AGENT_PROCESSES = 16
-"""Room for them beside a sandbox's own processes."""
-SHM_BYTES = 16 << 20
-INODES = 1 << 16
-FILES_OPEN = 4096
-CAPABILITIES = ("KILL", "SETGID", "SETPCAP", "SETUID")
-"""Of the agent alone: to end its commands, to take every right from them, and to become their user."""
-KILLED = 137
-NOTICES, NOTICE_S = 40, 0.05
-"""How often, and how far apart, the engine is asked whether it has noticed that a container ended."""
-
-
-@frozen
-class Template:
-    """What containers are made from."""
-
-    image: str
-    start: tuple[str, ...]
-    env: Mapping[str, str]
-    spec: TemplateSpec
-    workspace_bytes: int
-
-
-@frozen
-class Capture:
-    """A sandbox's files as its agent told them, against its template."""
-
-    template: Template
-    header: Mapping[str, Any]
-    data: bytes
-
-
-def options(engine: Engine, template: Template, cpus: float) -> dict[str, Any]:
-    """How the engine is told to wall in a container of `template`."""
-    spec = template.spec
-    room = template.workspace_bytes + spec.disk_bytes
-    sizes = {"/workspace": room, "/tmp": spec.disk_bytes}
-    memory = spec.memory_bytes + sum(sizes.values()) + SHM_BYTES + AGENT_BYTES
-    rights = f"rw,exec,nosuid,nodev,strictatime,uid=65534,gid=65534,mode=755,nr_inodes={INODES}"
-    return {
-        "network_mode": "none",
-        "read_only": True,
-        "tmpfs": {path: f"{rights},size={size}" for path, size in sizes.items()},
-        "shm_size": SHM_BYTES,
-        "mem_limit": memory,
-        "memswap_limit": memory,
-        "pids_limit": spec.processes + AGENT_PROCESSES,
-        "nano_cpus": int(cpus * 1e9) or None,
-        "cap_drop": ["ALL"],
-        "cap_add": list(CAPABILITIES),
-        "security_opt": ["no-new-privileges"],
-        "ulimits": [{"Name": "nofile", "Soft": FILES_OPEN, "Hard": FILES_OPEN}],
-        "log_config": {"Type": "none", "Config": {}},
-        "ipc_mode": "private",
-    }
 
 
 class DockerSandbox:
@@ -153,7 +96,7 @@ class DockerSandbox:
             header, body = await self._ask(op, stdin, patience_s=request.timeout_s + GRACE_S, **fields, **limits)
         except PathError:
             if self._broken:
-                return _lost(self._broken)
+                return lost(self._broken)
             raise
         return _result(header, body)
 
@@ -283,31 +226,13 @@ class DockerSandbox:
         await asyncio.shield(self._judging)
 
     async def _judge(self) -> None:
-        if self._gone or self._broken:
-            return
-        channel = self._channel
-        assert channel is not None
-        if channel.malformed:
-            self._broken = f"its agent sent what is no answer ({channel.last_words.decode(errors='replace')})"
-            return
-        try:
-            state = await self._state()
-        except Missing as error:
-            raise SandboxGone(f"the container of sandbox {self.id} was removed by somebody else") from error
-        self._broken = _cause(state, channel.last_words.decode(errors="replace"))
-        if not self._broken and not self._gone:
-            how = "runs, but its streams have ended" if state["Running"] else f"ended with {state['ExitCode']}"
-            raise SandboxUnreachable(f"the container of sandbox {self.id} {how}; it was not its commands' doing")
-
-    async def _state(self) -> Mapping[str, Any]:
-        """What the engine says once it has noticed the end, which streams tell first."""
-        for _ in range(NOTICES):
-            told = await self._engine.call(self._engine.api.inspect_container, self._container)
-            if not told["State"]["Running"]:
-                break
-            await asyncio.sleep(NOTICE_S)
-        state: Mapping[str, Any] = told["State"]
-        return state
+        assert self._channel is not None
+        if not (self._gone or self._broken):
+            try:
+                self._broken = await cause(self._engine, self._container, self._channel)
+            except SandboxError:
+                if not self._gone:
+                    raise
 
     async def destroy(self) -> None:
         await self._provider.forget(self)
@@ -323,26 +248,8 @@ class DockerSandbox:
             await self._engine.remove_container(self._container)
 
 
-def _cause(state: Mapping[str, Any], words: str) -> str:
-    """What in the container ended it, "" if that was done from outside.
-
-    A command has no right to signal the agent, so a kill comes from the engine's user or the machine; what is left is
-    memory, or an agent that gave up because there was nothing left to work with.
-    """
-    if state["Running"]:
-        return ""
-    if state["OOMKilled"]:
-        return "out of memory"
-    return "" if state["ExitCode"] == KILLED else f"its agent gave up ({words or state['ExitCode']})"
-
-
 def _result(header: dict[str, Any], body: bytes) -> ExecResult:
     split = header["split"]
     names = ("status", "exit_code", "signal", "wall_s", "stdout_bytes", "stderr_bytes")
     told = {name: header[name] for name in names} | {"restarted": bool(header.get("restarted"))}
     return ExecResult(stdout=body[:split], stderr=body[split:], **told)
-
-
-def _lost(reason: str) -> ExecResult:
-    text = f"the sandbox was ended by what ran in it: {reason}\n".encode()
-    return ExecResult("lost", None, stderr=text, stderr_bytes=len(text))

@@ -26,6 +26,7 @@ from composer_core.errors import (
 )
 from composer_envkit import Network, agent
 from composer_envkit.agent import frames
+from composer_envkit.agent.words import COMMANDS
 from composer_plugin_local.keeper import wire
 
 ERRORS: dict[str, type[SandboxError]] = {
@@ -122,17 +123,29 @@ class Keeper(asyncio.Protocol):
                 future.set_exception(SandboxUnreachable(self._lost))
 
     async def ask(self, op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
-        """One request and its reply; a cancelled caller's reply is dropped when it comes."""
+        """One request and its reply; a cancelled caller's command is ended, and any reply dropped when it comes."""
         if self._lost or self._transport is None:
             raise SandboxUnreachable(self._lost or "the keeper was not started")
-        self._number += 1
+        number = self._send(op, data, **fields)
         future: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
-        self._pending[self._number] = future
-        self._transport.write(frames.encode({"n": self._number, "op": op, **fields}, data))
-        header, body = await future
+        self._pending[number] = future
+        try:
+            header, body = await future
+        except asyncio.CancelledError:
+            self._pending.pop(number, None)
+            if op in COMMANDS and not self._lost:
+                self._send("kill", id=fields["id"], number=number)
+            raise
         if "error" in header:
             raise ERRORS[header["error"]](header["message"])
         return header, body
+
+    def _send(self, op: str, data: bytes = b"", **fields: Any) -> int:
+        """The request's number."""
+        assert self._transport is not None
+        self._number += 1
+        self._transport.write(frames.encode({"n": self._number, "op": op, **fields}, data))
+        return self._number
 
     async def make(self, op: str, **fields: Any) -> list[dict[str, str]]:
         """Rows of the sandboxes that a request makes; they are destroyed if its caller is cancelled before."""

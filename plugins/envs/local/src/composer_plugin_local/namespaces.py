@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from composer_core.errors import BackendError, ConfigError, PrepareError, TemplateMissing
+from composer_core.errors import BackendError, ConfigError, PrepareError, SandboxGone
 from composer_core.protocols import (
     BuildContext,
     Created,
@@ -25,6 +25,7 @@ from composer_core.protocols import (
     TemplateSpec,
 )
 from composer_core.trees import File, Patch, Tree
+from composer_envkit import check_workspace
 from composer_plugin_local.client import FIX, Keeper
 from composer_plugin_local.config import NamespacesConfig
 from composer_plugin_local.keeper import wire
@@ -47,6 +48,7 @@ class NamespacesProvider:
         self._config = config or NamespacesConfig()
         self._keeper: Keeper | None = None
         self._starting = asyncio.Lock()
+        self._closed = False
         self._prepared: dict[str, asyncio.Task[None]] = {}
         self._tools = outside_tools()
         self._hidden = hidden_folders(self._tools, package_folders() if packages is None else packages)
@@ -78,6 +80,8 @@ class NamespacesProvider:
 
     async def _started(self) -> Keeper:
         async with self._starting:
+            if self._closed:
+                raise SandboxGone("the provider was closed")
             if self._keeper is None:
                 config = self._config
                 settings = {"bwrap": find_bwrap(config.bwrap), "tools": self._tools, "commands": config.commands}
@@ -95,20 +99,24 @@ class NamespacesProvider:
         template = hashlib.sha256(json.dumps([spec.workspace.sha256, fields], sort_keys=True).encode()).hexdigest()
         task = self._prepared.get(template)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = asyncio.create_task(self._send(template, fields, workspace))
+            task = asyncio.create_task(self._send(template, fields, spec, workspace))
             self._prepared[template] = task
         await asyncio.shield(task)
         return TemplateRef(template)
 
-    async def _send(self, template: str, fields: dict[str, Any], workspace: Tree) -> None:
+    async def _send(self, template: str, fields: dict[str, Any], spec: TemplateSpec, workspace: Tree) -> None:
+        check_workspace(spec, workspace)
         keeper = await self._started()
         rows, data = wire.pack_files([(file.path, file.data, file.executable) for file in workspace.files])
         await keeper.ask("prepare", data, id=template, files=rows, spec=fields)
 
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
-        if self._keeper is None:
-            raise TemplateMissing(f"nothing was prepared here yet, {source.id!r} is unknown")
-        return _children(self._keeper, await self._keeper.make("create", source=source.id, count=n))
+        keeper = await self._started()
+        return _children(keeper, await keeper.make("create", source=source.id, count=n))
+
+    async def release(self, ref: SnapshotRef) -> None:
+        if self._keeper is not None:
+            await self._keeper.ask("release", id=ref.id)
 
     async def attach(self, sandbox_id: str) -> NamespacesSandbox:
         keeper = await self._started()
@@ -117,6 +125,7 @@ class NamespacesProvider:
 
     async def close(self) -> None:
         """Safe twice. What is being prepared is given up first, since it may be starting a keeper."""
+        self._closed = True
         preparing, self._prepared = list(self._prepared.values()), {}
         for task in preparing:
             task.cancel()

@@ -27,13 +27,15 @@ from composer_plugin_microvm.config import MachineConfig
 from composer_plugin_microvm.initramfs import ALL_MODULES, SPARE_MODULES, initramfs
 
 Say = Callable[[str], None]
-LAYOUT = 2
+LAYOUT = 3
 """Grows when images are made differently."""
 KERNEL = "linux-image-cloud-amd64"
 DOCUMENTS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info")
 EMPTIED = ("boot", "dev", "proc", "run", "sys", "tmp", "workspace", "var/cache", "var/lib/apt/lists", "var/tmp")
 """Left out with what they hold, and made anew."""
 PACKAGES = {"mksquashfs": "squashfs-tools", "busybox": "busybox-static", "dpkg-deb": "dpkg"}
+HOSTS = "127.0.0.1 localhost"
+"""What names in a machine lead to: its own loopback is all the network there is."""
 FILES = ("root.squashfs", "vmlinuz", "initramfs")
 
 
@@ -165,9 +167,9 @@ def _mirror(suite: str) -> list[str]:
 def _pack(config: MachineConfig, root: Path, target: Path, say: Say) -> None:
     """Everything belongs to root, mount points are empty, the machine's id is one that is made at each start."""
     say("packing the root file system")
-    left_out = [*EMPTIED, "etc/machine-id", *([] if config.rootfs else DOCUMENTS)]
+    left_out = [*EMPTIED, "etc/machine-id", "etc/hosts", *([] if config.rootfs else DOCUMENTS)]
     made = [part for name in EMPTIED for part in ("-p", f"{name} d {'1777' if 'tmp' in name else '755'} 0 0")]
-    made += ["-p", "etc/machine-id s 777 0 0 /run/machine-id"]
+    made += ["-p", "etc/machine-id s 777 0 0 /run/machine-id", "-p", f"etc/hosts f 644 0 0 echo {HOSTS}"]
     words = ["-comp", "lz4", "-noappend", "-all-root", "-quiet", "-no-progress", "-no-xattrs", *made]
     run("mksquashfs", str(root), str(target), *words, "-e", *left_out)
     target.chmod(0o644)

@@ -27,6 +27,7 @@ from composer_core.errors import (
 )
 from composer_core.protocols import Created, Failed, SnapshotRef, TemplateRef, TemplateSpec
 from composer_core.trees import Tree
+from composer_envkit import check_workspace
 from composer_plugin_microvm.channel import Broken
 from composer_plugin_microvm.config import FirecrackerConfig, QemuConfig
 from composer_plugin_microvm.drivers import Capture, Driver, promise
@@ -81,7 +82,12 @@ class MachineProvider:
     async def _base(self, ram_bytes: int) -> Capture:
         return await _once(self._bases, ram_bytes, lambda: self.driver.base(ram_bytes))
 
+    def _open(self) -> None:
+        if self._closed:
+            raise SandboxGone("the provider was closed")
+
     async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
+        self._open()
         fields = {name: getattr(spec, name) for name in ("memory_bytes", "processes", "file_bytes", "disk_bytes")}
         fields["env"] = dict(spec.env)
         text = json.dumps([spec.workspace.sha256, sorted(spec.needs), fields], sort_keys=True)
@@ -91,6 +97,7 @@ class MachineProvider:
 
     async def _settle(self, name: str, spec: TemplateSpec, limits: dict[str, Any], workspace: Tree) -> None:
         """Push the workspace into a clone of the base, and capture that."""
+        check_workspace(spec, workspace)
         files = workspace.files
         held = sum(len(file.data) + 4096 for file in files)
         need = spec.memory_bytes + spec.disk_bytes + held + GUEST_BYTES
@@ -124,9 +131,16 @@ class MachineProvider:
             )
         return capture
 
+    async def release(self, ref: SnapshotRef) -> None:
+        capture = self._sources.pop(ref.id, None)
+        if capture is not None:
+            await asyncio.gather(*self._making, return_exceptions=True)  # some may be made of it just now
+            capture.close()
+
     # --- machines -------------------------------------------------------------------------------------------------
 
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
+        self._open()
         found = self._sources.get(source.id)
         if found is None:
             raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
@@ -163,13 +177,11 @@ class MachineProvider:
     async def _start(self, source: Capture) -> Machine:
         """A clone that has acknowledged who it is."""
         async with self._starting:
-            if self._closed:
-                raise SandboxGone("the provider was closed")
+            self._open()
             machine = await self.driver.clone(source)
             try:
                 await machine.adopt()
-                if self._closed:
-                    raise SandboxGone("the provider was closed")
+                self._open()
             except BaseException:
                 await machine.close()
                 raise

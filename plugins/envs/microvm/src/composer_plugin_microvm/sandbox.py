@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -141,32 +140,37 @@ class MachineSandbox:
         words, cap = self._words(request), request.output_bytes
         fields = {"name": name, "timeout_s": request.timeout_s, "output_bytes": cap}
         async with self._maker.commands:
-            started = time.perf_counter()
+            await self._patience.going()
+            started = self._patience.time()
             try:
-                await self._patience.going()
                 number, reply = self._start("session", words, max(2 * cap, MAX_BODY), **fields)
-                header = await self._wait(number, reply, request.timeout_s + ANSWER_S)
-                return await self._checked(lambda: _result(header, reply, cap, time.perf_counter() - started))
+                header = await self._ended_by(number, reply, request.timeout_s)
+                return await self._checked(lambda: _result(header, reply, cap, self._patience.time() - started))
             except Spoilt:
-                return ExecResult("lost", None, wall_s=time.perf_counter() - started)
+                return ExecResult("lost", None, wall_s=self._patience.time() - started)
 
     async def _exec(self, request: ExecRequest) -> ExecResult:
-        started = time.perf_counter()
+        await self._patience.going()
+        started = self._patience.time()
         words = self._words(request)
         cap = request.output_bytes
         fields = {"words": len(words), "cwd": request.cwd, "timeout_s": request.timeout_s, "output_bytes": cap}
         reply = None
         try:
-            await self._patience.going()
             number, reply = self._start("exec", words + request.stdin, max(cap, MAX_BODY), **fields)
-            header = await self._wait(number, reply, request.timeout_s + ANSWER_S)
+            header = await self._ended_by(number, reply, request.timeout_s)
             found = reply
-            return await self._checked(lambda: _result(header, found, cap, time.perf_counter() - started))
+            return await self._checked(lambda: _result(header, found, cap, self._patience.time() - started))
         except Spoilt:
             out, err = (reply.body(name)[:cap] if reply else b"" for name in ("out", "err"))
-            return ExecResult("lost", None, out, err, len(out), len(err), time.perf_counter() - started)
+            return ExecResult("lost", None, out, err, len(out), len(err), self._patience.time() - started)
+
+    async def _ended_by(self, number: int, reply: Reply, timeout_s: float) -> dict[str, Any]:
+        """How a command ended; cancelled, it ends the command."""
+        try:
+            return await self._wait(number, reply, timeout_s + ANSWER_S)
         except asyncio.CancelledError:
-            if reply is not None and not self._destroyed and not self.spoilt:
+            if not self._destroyed and not self.spoilt:
                 number, _ = self.machine.channel.start("kill", number=number)
                 self.machine.channel.forget(number)
             raise

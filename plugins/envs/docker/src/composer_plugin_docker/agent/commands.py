@@ -12,13 +12,12 @@ import os
 import resource
 import signal
 import struct
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from composer_envkit.agent import linux, processes
-from composer_envkit.agent.sessions import Shell
+from composer_envkit.agent.deadlines import Timed
 from composer_envkit.agent.streams import Stream, source
 
 NOBODY = 65534
@@ -28,10 +27,8 @@ LIKELIER = "500"
 _WORD = struct.Struct("!ci")
 
 
-class Command:
+class Command(Timed):
     """A command that runs; `ended` once its shepherd has let go of the status pipe. With `shell` it is a session's."""
-
-    shell: Shell | None = None
 
     def __init__(
         self, request: dict[str, Any], stdin: bytes | int, cwd: int, env: dict[str, str], oom: Callable[[], bool]
@@ -40,11 +37,9 @@ class Command:
 
         Raises OSError when no process can be started.
         """
+        super().__init__(request)
         self.number: int = request["n"]
         self.ran_out_of_memory = oom
-        self.started = time.monotonic()
-        self.deadline = self.started + request["timeout_s"]
-        self.timed_out = False
         self.out, self.err, self.status = (Stream(cap) for cap in (*[request["output_bytes"]] * 2, _WORD.size))
         argv = [word.encode() for word in request["argv"]]
         full = {**env, **request["env"]}
@@ -84,7 +79,7 @@ class Command:
             stream.finish()
         header = {
             **self._end(self.ran_out_of_memory()),
-            "wall_s": time.monotonic() - self.started,
+            "wall_s": self.wall_s,
             "split": len(self.out.kept),
         }
         header |= {"stdout_bytes": self.out.total, "stderr_bytes": self.err.total}
@@ -111,13 +106,6 @@ class Command:
     def close(self) -> None:
         for stream in self.streams:
             stream.close()
-
-
-def not_started(argv: list[str], reason: str) -> tuple[dict[str, Any], bytes]:
-    """The answer to a command that no process can be made of; a shell would exit with 126."""
-    data = f"{argv[0][:200]}: {reason}\n".encode(errors="replace")
-    counts = {"stdout_bytes": 0, "stderr_bytes": len(data), "split": 0, "wall_s": 0.0}
-    return {"status": "exited", "exit_code": 126, "signal": None, **counts}, data
 
 
 def _shepherd(argv: list[bytes], env: dict[str, str], cwd: int, fds: tuple[int, ...], file_bytes: int) -> NoReturn:

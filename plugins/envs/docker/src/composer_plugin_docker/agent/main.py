@@ -17,20 +17,17 @@ import sys
 import time
 from typing import Any
 
-from composer_envkit.agent import files, frames, linux
+from composer_envkit.agent import deadlines, files, frames, linux
 from composer_envkit.agent.relay import Relay
 from composer_envkit.agent.sessions import WORDS, Sessions, Shell
 from composer_envkit.agent.streams import Stream
-from composer_plugin_docker.agent.commands import NOBODY, Command, not_started
+from composer_envkit.agent.words import UNFIT, are_words, not_started
+from composer_plugin_docker.agent.commands import NOBODY, Command
 from composer_plugin_docker.agent.workspace import Workspace, captured, lay_rows
 
 WORKSPACE, TMP, TEMPLATE = "/workspace", "/tmp", "/.composer/template"
 READ_BYTES = 1 << 20
-AGAIN_S = 0.05
-"""How long after a kill the tree is looked at again: one that had not started then has now."""
 OOM_FILES = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
-LONGEST_S = 3600.0
-"""A session's shell is not late for as good as ever, which is more than a wait may be long."""
 Reply = tuple[dict[str, Any], bytes]
 
 
@@ -52,7 +49,7 @@ class Agent:
         decoder = frames.Decoder()
         self.selector.register(0, selectors.EVENT_READ, None)
         while True:
-            for key, _ in self.selector.select(self._patience()):
+            for key, _ in self.selector.select(deadlines.patience_s(self._timed())):
                 if key.fd == 0:
                     data = os.read(0, READ_BYTES)
                     if not data:
@@ -63,19 +60,11 @@ class Agent:
                     self.relay.step()
                 elif key.fd in self.selector.get_map():  # an earlier event may have closed it
                     self._progress(*key.data)
-            self._end_late_ones()
+            deadlines.end_late(self._timed())
 
-    def _patience(self) -> float | None:
-        due = [] if self.paused_s else [command.deadline for command in self.running.values()]
-        return min(max(0.0, min(due) - time.monotonic()), LONGEST_S) if due else None
-
-    def _end_late_ones(self) -> None:
-        now = time.monotonic()
-        for command in list(self.running.values()):
-            if command.deadline <= now and not self.paused_s:
-                command.timed_out = True
-                command.kill()
-                command.deadline = time.monotonic() + AGAIN_S
+    def _timed(self) -> list[Command]:
+        """Whose time runs."""
+        return [] if self.paused_s else list(self.running.values())
 
     def _handle(self, header: dict[str, Any], body: bytes) -> None:
         number = header["n"]
@@ -139,8 +128,8 @@ class Agent:
 
     def do_exec(self, header: dict[str, Any], body: bytes) -> Reply | None:
         argv = header["argv"]
-        if not _are_words(argv):
-            return not_started(argv, "a word holds a null or half a character")
+        if not are_words(argv):
+            return not_started(argv, UNFIT)
         try:
             self._command(header, body)
         except OSError as error:
@@ -172,8 +161,16 @@ class Agent:
     def do_resume(self, header: dict[str, Any], body: bytes) -> Reply:
         """The time in between does not count for commands."""
         for command in self.running.values():
-            command.deadline += time.monotonic() - (self.paused_s or time.monotonic())
+            command.stood_still(time.monotonic() - (self.paused_s or time.monotonic()))
         self.paused_s = 0.0
+        return {}, b""
+
+    def do_kill(self, header: dict[str, Any], body: bytes) -> Reply:
+        """Nobody waits for the command of that request any more."""
+        self.sessions.give_up(header["number"])
+        command = self.running.get(header["number"])
+        if command is not None and command.shell is None:
+            command.deadline = 0.0  # so that one is ended too that has not quite begun
         return {}, b""
 
     def do_relay(self, header: dict[str, Any], body: bytes) -> Reply | None:
@@ -188,8 +185,8 @@ class Agent:
         return {}, b""
 
     def do_session(self, header: dict[str, Any], body: bytes) -> Reply | None:
-        if not _are_words(header["argv"]):
-            return not_started(header["argv"], "a word holds a null or half a character")
+        if not are_words(header["argv"]):
+            return not_started(header["argv"], UNFIT)
         self.sessions.ask(header)
         return None
 
@@ -230,10 +227,6 @@ class Agent:
             if found is None or found.si_pid in shepherds:
                 return
             os.waitpid(found.si_pid, 0)
-
-
-def _are_words(argv: list[str]) -> bool:
-    return all("\0" not in word and files.is_text(word) for word in argv)
 
 
 def out_of_memory() -> int | None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
+from composer_envkit.agent.deadlines import Timed
 from composer_envkit.agent.sessions import Shell
 from composer_envkit.agent.streams import Stream, source
 from composer_plugin_local.keeper.rooms import WORKSPACE, Room
@@ -45,7 +45,7 @@ def variables(sandbox: Sandbox) -> dict[str, str]:
     return {**env, **sandbox.spec["env"]}
 
 
-class Command:
+class Command(Timed):
     """A started command. `done(header, data)` is called once, by `ended` or `lost`. With `shell` it is a session's."""
 
     def __init__(
@@ -57,10 +57,10 @@ class Command:
         shell: Shell | None = None,
     ) -> None:
         """Raises OSError where there is no descriptor left."""
+        super().__init__(request)
         self.sandbox, self.slot, self.done, self.shell = sandbox, slot, done, shell
-        self.started = time.monotonic()
-        self.deadline = self.started + request["timeout_s"]
-        self.timed_out = self.killed = False
+        self.number: int = request["n"]
+        self.killed = False
         self.pidfd = -1
         cap = request["output_bytes"]
         self.out, self.err, self.status = _streams(cap, cap, 1 << 10)
@@ -136,7 +136,7 @@ class Command:
     def _result(self, status: str, code: int | None = None, signal_number: int | None = None) -> None:
         header = {"status": status, "exit_code": code, "signal": signal_number, "split": len(self.out.kept)}
         header |= {"stdout_bytes": self.out.total, "stderr_bytes": self.err.total}
-        self._finish({**header, "wall_s": time.monotonic() - self.started}, bytes(self.out.kept + self.err.kept))
+        self._finish({**header, "wall_s": self.wall_s}, bytes(self.out.kept + self.err.kept))
 
     def _finish(self, header: dict[str, Any], data: bytes = b"") -> None:
         self.close()

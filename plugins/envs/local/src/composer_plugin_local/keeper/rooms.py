@@ -26,6 +26,8 @@ FOLDERS = {"/dev/shm": "shm", "/tmp": "tmp", WORKSPACE: "workspace"}
 TOP = ("bin", "lib", "lib32", "lib64", "sbin")
 LOADER = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")
 """Of /etc."""
+HOSTS = {"hosts": "127.0.0.1 localhost\n", "nsswitch.conf": "hosts: files\n"}
+"""Files of /etc, with which names of the sandbox's own loopback are found and no others are looked for."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 DEVICE_LINKS = {
     "fd": "/proc/self/fd",
@@ -123,6 +125,10 @@ class _Root:
         for name in LOADER:
             if os.path.exists(f"/etc/{name}"):
                 self._show(f"/etc/{name}", f"/etc/{name}", SHUT)
+        os.makedirs(f"{self.place}/etc", exist_ok=True)
+        for name, text in HOSTS.items():
+            with open(f"{self.place}/etc/{name}", "w") as file:
+                file.write(text)
         for name in names:
             self._show(f"{tools}/{name}", f"/opt/{name}", SHUT)
 

@@ -26,10 +26,10 @@ class Sandbox:
         self.sessions: Sessions | None = None
         self.relay: Relay | None = None
         """Its way out, once a network was allowed."""
-        self.stopped: set[int] = set()
-        """Processes that were stopped to pause it."""
+        self.stopping: processes.Stop | None = None
+        """What was stopped to pause it, or is being so."""
         self.paused_s = 0.0
-        """When that was; 0 while it is not paused."""
+        """When all of it stood still; 0 while it is not paused."""
         self.held: list[tuple[dict[str, Any], bytes]] = []
         """Requests that came since."""
         self.room: Room | None = None
@@ -64,25 +64,34 @@ class Sandbox:
             self.room = room
         return self.room
 
-    def pause(self) -> None:
-        """Stop the slots too, so that nothing new is started. Raises OSError, and pauses nothing then."""
-        if self.paused_s:
-            return
+    @property
+    def stands(self) -> bool:
+        """Whether it is paused, or about to be: nothing new is begun in it."""
+        return self.stopping is not None
+
+    def pause(self) -> bool:
+        """One look at whether all of it stands still by now; the first stops it. Raises OSError, and goes on then.
+
+        The slots are stopped too, so that nothing new is started.
+        """
+        if self.stopping is None:
+            self.stopping = processes.Stop(command.slot.pid for command in self.commands)
         try:
-            for command in self.commands:
-                self.stopped |= processes.stop(command.slot.pid)
+            if not self.paused_s and self.stopping.step():
+                self.paused_s = time.monotonic()
         except OSError:
             self.resume()
             raise
-        self.paused_s = time.monotonic()
+        return bool(self.paused_s)
 
     def resume(self) -> None:
         """The time in between does not count for commands."""
-        stopped, self.stopped = self.stopped, set()
-        processes.go_on(stopped)
-        for command in self.commands:
-            command.deadline += time.monotonic() - (self.paused_s or time.monotonic())
-        self.paused_s = 0.0
+        if self.stopping is not None:
+            self.stopping.go_on()
+        if self.paused_s:
+            for command in self.commands:
+                command.stood_still(time.monotonic() - self.paused_s)
+        self.stopping, self.paused_s = None, 0.0
 
     def freeze(self, store: Store) -> State:
         """The files as they are now, to be created from. What a running command writes meanwhile may be half there."""

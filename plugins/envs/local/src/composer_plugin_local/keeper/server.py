@@ -17,10 +17,12 @@ from typing import Any
 from composer_envkit.agent import files, frames
 from composer_envkit.agent.relay import Relay
 from composer_envkit.agent.sessions import Sessions
+from composer_envkit.agent.words import UNFIT, are_words, not_started
 from composer_plugin_local.keeper import wire
 from composer_plugin_local.keeper.cgroups import Groups
 from composer_plugin_local.keeper.changes import changes
 from composer_plugin_local.keeper.layers import LEVELS, State, Store, Template, used_bytes
+from composer_plugin_local.keeper.pauses import Pauses
 from composer_plugin_local.keeper.rooms import Rooms
 from composer_plugin_local.keeper.sandboxes import Sandbox
 from composer_plugin_local.keeper.turns import Turns
@@ -52,6 +54,7 @@ class Server:
         self.open = True
         self.rooms = Rooms(f"{state}/room", tools, settings["hidden"])
         self.turns = Turns(self.selector, self.rooms, groups, settings, self._reply, self._went_on)
+        self.pauses = Pauses(self._reply, self._resume)
         self.store = Store(state, settings["store_bytes"])
         for name in ("templates", "room", *(f"live/{level}" for level in range(LEVELS + 1))):
             os.makedirs(f"{state}/{name}")
@@ -64,13 +67,14 @@ class Server:
         self.selector.register(self.channel, selectors.EVENT_READ, lambda: self._receive(decoder))
         self._reply(0, {"limits": "cgroups" if self.groups else "rlimits"})
         while self.open:
-            for key, events in self.selector.select(self.turns.patience_s()):
+            for key, events in self.selector.select(self.pauses.patience_s(self.turns.patience_s())):
                 if events & selectors.EVENT_WRITE:
                     self._flush()
                 now_there = self.selector.get_map().get(key.fd)  # an earlier event may have closed or reused the number
                 if events & selectors.EVENT_READ and now_there is not None and now_there.data is key.data:
                     key.data()
             self.turns.end_late()
+            self.pauses.look()
 
     def _receive(self, decoder: frames.Decoder) -> None:
         try:
@@ -86,7 +90,7 @@ class Server:
 
     def _handle(self, header: dict[str, Any], body: bytes) -> None:
         number, sandbox = header["n"], self.sandboxes.get(header.get("id", ""))
-        if sandbox is not None and sandbox.paused_s and header["op"] not in WHILE_PAUSED:
+        if sandbox is not None and sandbox.stands and header["op"] not in WHILE_PAUSED:
             sandbox.held.append((header, body))
             return
         try:
@@ -164,6 +168,12 @@ class Server:
         self.snapshots[name] = self._sandbox(header).freeze(self.store).hold()
         return {"id": name}, b""
 
+    def do_release(self, header: dict[str, Any], body: bytes) -> Any:
+        state = self.snapshots.pop(header["id"], None)
+        if state is not None:
+            state.drop()
+        return {}, b""
+
     def do_read(self, header: dict[str, Any], body: bytes) -> Any:
         return {}, files.read(self._sandbox(header).fd, header["path"], header["limit"])[0]
 
@@ -197,8 +207,6 @@ class Server:
         self._resume(sandbox)
         if sandbox.sessions is not None:
             sandbox.sessions.close()
-        for command in list(sandbox.commands):
-            command.kill()
         for number in self.turns.give_up(sandbox):
             self._reply(number, {"error": "gone", "message": "the sandbox was destroyed"})
         if not sandbox.commands:
@@ -219,14 +227,14 @@ class Server:
         sandbox.close()
 
     def do_pause(self, header: dict[str, Any], body: bytes) -> Any:
-        self._sandbox(header).pause()
-        return {}, b""
+        self.pauses.ask(self._sandbox(header), header["n"])
 
     def do_resume(self, header: dict[str, Any], body: bytes) -> Any:
         self._resume(self._sandbox(header))
         return {}, b""
 
     def _resume(self, sandbox: Sandbox) -> None:
+        self.pauses.over(sandbox)
         sandbox.resume()
         held, sandbox.held = sandbox.held, []
         for request in held:
@@ -236,21 +244,28 @@ class Server:
     def do_exec(self, header: dict[str, Any], body: bytes) -> Any:
         sandbox = self._sandbox(header)
         os.close(files.open_folder(sandbox.fd, header["cwd"]))
-        if not header["argv"]:
-            raise Failure("backend", "an empty command")
-        if not _are_words(header["argv"]):
-            return _not_started(f"{header['argv'][0]}: a word holds a null or half a character\n")
+        if not are_words(header["argv"]):
+            return not_started(header["argv"], UNFIT)
         self.turns.wait(sandbox, header, body)
         return None
 
     def do_session(self, header: dict[str, Any], body: bytes) -> Any:
         sandbox = self._sandbox(header)
-        if not _are_words(header["argv"]):
-            return _not_started(f"{header['argv'][0]}: a word holds a null or half a character\n")
+        if not are_words(header["argv"]):
+            return not_started(header["argv"], UNFIT)
         if sandbox.sessions is None:
             sandbox.sessions = Sessions(lambda shell, first: self.turns.shell(sandbox, shell, first), self._reply)
         sandbox.sessions.ask(header)
         return None
+
+    def do_kill(self, header: dict[str, Any], body: bytes) -> Any:
+        """Nobody waits for the command of that request any more."""
+        sandbox = self.sandboxes.get(header["id"])
+        if sandbox is not None:
+            if sandbox.sessions is not None:
+                sandbox.sessions.give_up(header["number"])
+            self.turns.give_up(sandbox, header["number"])
+        return {}, b""
 
     def do_relay(self, header: dict[str, Any], body: bytes) -> Any:
         sandbox = self._sandbox(header)
@@ -274,14 +289,3 @@ class Server:
         if found is None:
             raise Failure("gone", f"there is no sandbox {header['id']}")
         return found
-
-
-def _are_words(argv: list[str]) -> bool:
-    return all("\0" not in word and files.is_text(word) for word in argv)
-
-
-def _not_started(text: str) -> tuple[dict[str, Any], bytes]:
-    """The reply to a command whose words no program can be given: a shell would say 126."""
-    data = text.encode(errors="replace")
-    counts = {"stdout_bytes": 0, "stderr_bytes": len(data), "split": 0}
-    return {"status": "exited", "exit_code": 126, "signal": None, "wall_s": 0.0, **counts}, data

@@ -87,7 +87,7 @@ def _run(channel: socket.socket, groups: Groups | None, name: str, program: str)
     try:
         own = channel.detach()
         os.dup2(own, 3)
-        os.closerange(4, 1 << 16)
+        linux.close_from(4)
         channel = socket.socket(fileno=3)
         channel.set_inheritable(False)
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)

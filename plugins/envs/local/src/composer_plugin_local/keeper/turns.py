@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import selectors
 import struct
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from composer_envkit.agent import deadlines
 from composer_envkit.agent.sessions import WORDS, Shell
 from composer_plugin_local.keeper.cgroups import Groups
 from composer_plugin_local.keeper.commands import Command
@@ -21,8 +21,6 @@ from composer_plugin_local.keeper.rooms import Rooms
 from composer_plugin_local.keeper.sandboxes import Sandbox
 from composer_plugin_local.keeper.slots import Slot, receive
 
-LONGEST_S = 3600.0
-"""A session's shell is not late for as good as ever, which is more than a wait may be long."""
 Reply = Callable[..., None]
 
 
@@ -51,18 +49,14 @@ class Turns:
 
     def _timed(self) -> list[Command]:
         """Whose time runs."""
-        return [command for command in self.running if not (command.timed_out or command.sandbox.paused_s)]
+        return [command for command in self.running if not command.sandbox.paused_s]
 
     def patience_s(self) -> float | None:
         """Until a command is late."""
-        due = [command.deadline for command in self._timed()]
-        return min(max(0.0, min(due) - time.monotonic()), LONGEST_S) if due else None
+        return deadlines.patience_s(self._timed())
 
     def end_late(self) -> None:
-        now = time.monotonic()
-        for command in [command for command in self._timed() if command.deadline <= now]:
-            command.timed_out = True
-            command.kill()
+        deadlines.end_late(self._timed())
 
     # --- turns ------------------------------------------------------------------------------------------------
 
@@ -70,16 +64,18 @@ class Turns:
         self._waiting.append((sandbox, request, stdin))
         self.go_on()
 
-    def give_up(self, sandbox: Sandbox) -> list[int]:
-        """Numbers of what waited for it."""
-        gone = [entry for entry in self._waiting if entry[0] is sandbox]
+    def give_up(self, sandbox: Sandbox, number: int | None = None) -> list[int]:
+        """End what runs in it, all or one request's command; numbers of what waited, which is forgotten."""
+        for command in [one for one in sandbox.commands if number is None or (one.number == number and not one.shell)]:
+            command.kill()
+        gone = [entry for entry in self._waiting if entry[0] is sandbox and number in (None, entry[1]["n"])]
         for entry in gone:
             self._waiting.remove(entry)
         return [request["n"] for _, request, _ in gone]
 
     def go_on(self) -> None:
         while self._idle or self._slots < self.settings["commands"]:
-            entry = next((entry for entry in self._waiting if not entry[0].paused_s), None)
+            entry = next((entry for entry in self._waiting if not entry[0].stands), None)
             if entry is None:
                 return
             self._waiting.remove(entry)
@@ -143,6 +139,8 @@ class Turns:
             command.slot.close()
             self._slots -= 1
         else:
+            if command.sandbox.stopping is not None:  # the slot was stopped when its command had just ended
+                command.sandbox.stopping.spare(command.slot.pid)
             self._idle.append(command.slot)
         self.ended(command.sandbox)
         self.go_on()

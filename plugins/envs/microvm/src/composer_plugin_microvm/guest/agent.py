@@ -19,15 +19,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from composer_envkit.agent import files
+from composer_envkit.agent import deadlines, files
 from composer_envkit.agent.relay import Relay
 from composer_envkit.agent.sessions import WORDS, Sessions, Shell
+from composer_envkit.agent.words import UNFIT, are_words, not_started
 from composer_plugin_microvm.guest import changes, system, wire
 from composer_plugin_microvm.guest.commands import FLUSH_S, PATH, Command
 from composer_plugin_microvm.guest.line import Line
 
-LONGEST_S = 3600.0
-"""A session's shell is not late for as good as ever, which is more than a wait may be long."""
 HOLD_S = 1.0
 """How long the host may take to hear what was said before `hold`."""
 Reply = tuple[dict[str, Any], bytes]
@@ -73,23 +72,18 @@ class Agent:
     def _patience(self) -> float | None:
         if self.leaving:
             return 0.01
-        due = [command.deadline for command in self._timed()]
-        if any(stream.kept for command in self.commands.values() if not command.shell for stream in command.streams):
-            due.append(time.monotonic() + FLUSH_S)
-        return min(max(0.0, min(due) - time.monotonic()), LONGEST_S) if due else None
+        flush_s = FLUSH_S if any(command.holds for command in self.commands.values()) else None
+        late_s = deadlines.patience_s(self._timed())
+        return min((wait_s for wait_s in (flush_s, late_s) if wait_s is not None), default=None)
 
     def _timed(self) -> list[Command]:
         """Whose time runs."""
-        return [] if self.paused_s else [command for command in self.commands.values() if not command.timed_out]
+        return [] if self.paused_s else list(self.commands.values())
 
     def _tick(self) -> None:
-        now = time.monotonic()
-        for command in self._timed():
-            if command.deadline <= now:
-                command.timed_out = True
-                command.kill()
+        deadlines.end_late(self._timed())
         for command in self.commands.values():
-            command.flush(now)
+            command.flush(time.monotonic())
         self.leaving = [command for command in self.leaving if not command.group.remove()]
 
     def _begin(self) -> None:
@@ -203,7 +197,7 @@ class Agent:
     def do_resume(self, header: dict[str, Any], body: bytes) -> Reply:
         """The time in between does not count for commands, and the clock goes right again."""
         for command in self.commands.values():
-            command.deadline += time.monotonic() - (self.paused_s or time.monotonic())
+            command.stood_still(time.monotonic() - (self.paused_s or time.monotonic()))
         self.paused_s = 0.0
         time.clock_settime(time.CLOCK_REALTIME, header["time_s"])
         return {}, b""
@@ -244,7 +238,7 @@ class Agent:
         try:
             self._start(header, argv, env, body[header["words"] :])
         except (OSError, ValueError) as error:
-            return _not_started(argv[0], error)
+            return not_started(argv, error)
         return None
 
     def _start(self, request: dict[str, Any], argv: list[str], env: dict[str, str], stdin: bytes | int) -> Command:
@@ -267,8 +261,8 @@ class Agent:
     def do_session(self, header: dict[str, Any], body: bytes) -> Reply | None:
         """Words and environment are the body."""
         argv, env = json.loads(body)
-        if not all("\0" not in word and files.is_text(word) for word in argv):
-            return _not_started(argv[0], ValueError("a word holds a null or half a character"))
+        if not are_words(argv):
+            return not_started(argv, UNFIT)
         self.sessions.ask({**header, "argv": argv, "env": env})
         return None
 
@@ -292,8 +286,10 @@ class Agent:
         return drain
 
     def do_kill(self, header: dict[str, Any], body: bytes) -> Reply:
+        """Nobody waits for the command of that request any more."""
+        self.sessions.give_up(header["number"])
         command = self.commands.get(header["number"])
-        if command:
+        if command and not command.shell:
             command.kill()
         return {}, b""
 
@@ -304,11 +300,6 @@ def _silent(header: dict[str, Any], data: bytes) -> None:
 
 def _installed(need: str) -> bool:
     return any(os.access(f"{folder}/{need}", os.X_OK) for folder in PATH.split(":"))
-
-
-def _not_started(word: str, error: Exception) -> Reply:
-    text = f"sh: 1: {word[:64]!r}: {error}\n".encode(errors="replace")
-    return {"status": "exited", "exit_code": 126, "stdout_bytes": 0, "stderr_bytes": len(text), "split": 0}, text
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from composer_envkit.agent import linux
-from composer_envkit.agent.sessions import Shell
+from composer_envkit.agent.deadlines import Timed
 from composer_envkit.agent.streams import Stream, source
 from composer_plugin_microvm.guest import OWNER
 from composer_plugin_microvm.guest.groups import Group, put
@@ -34,18 +34,15 @@ RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 Send = Callable[[dict[str, Any], bytes], None]
 
 
-class Command:
+class Command(Timed):
     """A started command; `send` takes what it prints, and once how it ended. With `shell` it is a session's."""
 
-    shell: Shell | None = None
-
     def __init__(self, request: dict[str, Any], limits: dict[str, Any], send: Send) -> None:
+        super().__init__(request)
         self.number: int = request["n"]
-        self.send = send
-        self.flushed = time.monotonic()
-        self.deadline = self.flushed + request["timeout_s"]
+        self.send, self.flushed = send, self.started
         self.pid = -1
-        self.timed_out = self.killed = False
+        self.killed = False
         self.kills = 0
         self.group = Group(f"c{self.number}", limits["memory_bytes"], limits["processes"])
         self.streams = self.out, self.err = Stream(request["output_bytes"]), Stream(request["output_bytes"])
@@ -63,6 +60,11 @@ class Command:
         finally:
             for fd in (given, out, err):
                 os.close(fd)
+
+    @property
+    def holds(self) -> bool:
+        """Whether something that was printed is still to be sent."""
+        return not self.shell and any(stream.kept for stream in self.streams)
 
     def flush(self, now: float) -> None:
         """Send what was printed, in few frames; a session's results travel whole."""
