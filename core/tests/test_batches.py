@@ -1,10 +1,11 @@
 """Which sampled tokens parity may be compared on: those whose whole prefix was computed by the trainer's version."""
 
 import pytest
+from attrs import evolve
 
 from composer_core.batches import sequences_of
 from composer_core.columns import Column
-from composer_core.types import Branch, SlotKey, Stop, Trace, Turn
+from composer_core.types import Branch, Hint, Score, SlotKey, Stop, Trace, Turn
 
 
 def trace_of(*turns: tuple[int, tuple[tuple[int, int], ...], int]) -> Trace:
@@ -47,3 +48,15 @@ def test_tokens_are_comparable_while_nothing_of_another_version_went_before(turn
 def test_without_a_trainers_version_nothing_is_said():
     (row,) = sequences_of(trace_of((0, ((5, 3),), 5)), 0, 1.0)
     assert row.comparable is None
+
+
+def test_what_rewards_say_of_a_turn_goes_with_the_sequence_that_holds_it():
+    trace = trace_of((0, ((5, 3),), 5), (0, ((5, 2),), 5))
+    scores = (
+        Score("a/a", "", 0.0),
+        Score("b/b", "", 0.0, hints={1: "look"}),
+        Score("c/c", "", 0.0, hints={1: "think"}),
+    )
+    (sequence,) = sequences_of(evolve(trace, scores=scores), 0, 1.0)
+    turn = trace.turns[1]
+    assert sequence.hints == (Hint(turn.start, turn.stop, "look"), Hint(turn.start, turn.stop, "think"))

@@ -132,6 +132,7 @@ def test_group_rewards_are_added_and_leave_written_traces_alone() -> None:
     assert sorted(batches[0].groups[0].rewards) == [1.0, 1.5]
     assert stats[0].metrics["solve_rate"] == 1.0
     assert stats[0].metrics["turns_mean"] == 4.0
+    assert (stats[0].metrics["reward/tests/first"], stats[0].metrics["reward_std/tests/first"]) == (0.25, 0.25)
 
 
 def test_a_group_whose_reward_breaks_is_void_and_the_step_trains_the_others() -> None:

@@ -98,7 +98,8 @@ PATCHES = st.builds(
     _tuples(PATHS),
     _tuples(WORDS),
 )
-SCORES = st.builds(Score, WORDS, WORDS, NUMBERS, st.dictionaries(WORDS, NUMBERS, max_size=2), WORDS, NUMBERS)
+HINTS = st.dictionaries(COUNTS, WORDS, max_size=2)
+SCORES = st.builds(Score, WORDS, WORDS, NUMBERS, st.dictionaries(WORDS, NUMBERS, max_size=2), WORDS, NUMBERS, HINTS)
 TRACES = st.builds(
     Trace,
     key=st.builds(SlotKey, WORDS, COUNTS, WORDS),

@@ -13,9 +13,9 @@ from composer_core.columns import Column, pack, unpack
 from composer_core.errors import ComposerError, ConfigError, PluginFault, SandboxGone, StoreError, boundary
 from composer_core.noise import key_of, shuffled, uniform
 from composer_core.records import RewardSpec, ToolSpec, resolve
-from composer_core.scoring import Reward, excess_of_auxiliaries, verdict_of
+from composer_core.scoring import Reward, excess_of_auxiliaries, spread, verdict_of
 from composer_core.trees import File, Patch, Tree
-from composer_core.types import Outcome, Score, SlotKey
+from composer_core.types import Outcome, Score, SlotKey, Stop, Trace
 
 paths = st.from_regex(r"[a-z]{1,3}(/[a-z]{1,3}){0,2}", fullmatch=True)
 trees = st.dictionaries(paths, st.binary(max_size=8), max_size=5).map(Tree.of)
@@ -110,6 +110,12 @@ def test_a_reward_is_injected_by_name_clipped_and_weighted():
     assert (score.value, score.weight, score.parts) == (1.0, 0.5, {"clipped_from": 30.0})
 
 
+def test_what_a_reward_says_of_turns_stays_on_its_score():
+    said = Score("", "", 9.0, note="why", hints={2: "look first"})
+    score = asyncio.run(reward(lambda trace: said).score({"trace": None, "task": None}))
+    assert (score.reward, score.value, score.note, score.hints) == ("p/r", 1.0, "why", {2: "look first"})
+
+
 def test_a_reward_that_asks_for_something_unknown_is_refused():
     with pytest.raises(ConfigError, match="tracce"):
         _ = reward(lambda tracce: 0.0).wants
@@ -200,6 +206,20 @@ def test_auxiliaries_that_could_outweigh_the_outcome_are_found():
     small, large = (reward(lambda: 0.0, range=(-1.0, 1.0), weight=weight) for weight in (0.4, -0.6))
     assert excess_of_auxiliaries([outcome, small]) < 0
     assert excess_of_auxiliaries([outcome, large]) > 0
+
+
+def test_each_rewards_part_is_told_with_its_deviation_within_groups():
+    def trace(*values):
+        scores = (Score("a/a", "", values[0]), *(Score("b/b", "", value, weight=0.5) for value in values[1:]))
+        return Trace(SlotKey("t", 0), "g", (), (), (), Stop.FINISHED, scores=scores)
+
+    groups = [[trace(1, 2.0), trace(0, 4.0)], [trace(1, 6.0, 2.0), trace(1, 6.0, 2.0)]]
+    found = spread(groups)
+    assert found["reward/a/a"] == pytest.approx(0.75)
+    assert found["reward/b/b"] == pytest.approx((1 + 2 + 4 + 4) / 4), "chosen twice, it is one part"
+    assert found["reward_std/a/a"] == pytest.approx((0.25 / 2) ** 0.5)
+    assert found["reward_std/b/b"] == pytest.approx((0.25 / 2) ** 0.5), "groups may differ, their members count"
+    assert spread([[trace(1), trace(0)]]) == {}
 
 
 def test_the_boundary_attributes_plain_exceptions_once():

@@ -16,7 +16,7 @@ from composer_core.columns import Column
 from composer_core.config import PretrainStage
 from composer_core.noise import bits, key_of, shuffled
 from composer_core.protocols import TaskSet, Tokenizer
-from composer_core.types import Branch, Trace, TrainSequence
+from composer_core.types import Branch, Hint, Trace, TrainSequence
 
 SHORTEST_PERIOD = 8
 
@@ -106,6 +106,12 @@ def sequences_of(trace: Trace, episode: int, temperature: float, version: int | 
             routes=branch.routes,
             comparable=None if version is None else _comparable(trace, number, branch, version),
             temperature=temperature,
+            hints=tuple(
+                Hint(turn.start, turn.stop, score.hints[turn.index])
+                for turn in trace.turns
+                for score in trace.scores
+                if turn.branch == number and turn.index in score.hints
+            ),
         )
         for number, branch in enumerate(trace.branches)
     ]

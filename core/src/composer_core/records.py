@@ -174,7 +174,7 @@ class RewardSpec(Spec):
     range: tuple[float, float] = (0.0, 1.0)
     """Finite bounds; values outside are clipped and counted."""
     weight: float = 1.0
-    """Factor of the value where the run file gives none; small for an auxiliary, so that several fit below the outcome."""
+    """Factor of the value where the run file gives none; small for an auxiliary, to leave room for others."""
     pure: bool = False
     """The score depends on task and patch alone; each pair is scored once in a run."""
     outcome: bool = field(default=False, validator=_of_an_episode)

@@ -28,7 +28,7 @@ from composer_core.executor import result_of
 from composer_core.ledger import Group, Issue, Ledger, LedgerConfig, SlotResult
 from composer_core.probing import Probe
 from composer_core.protocols import Executor, Store, Trainer
-from composer_core.scoring import Reward, total
+from composer_core.scoring import Reward, spread, total
 from composer_core.traces import decode
 from composer_core.types import (
     EpisodeRequest,
@@ -314,13 +314,14 @@ class RlLoop:
         return [decode(self.parts.store.get(result.trace)) for result in group.valid() if result.trace]
 
     async def _rewards(self, group: Group, traces: list[Trace]) -> list[float]:
-        """Episode rewards plus group-scope ones, which need all members."""
+        """Episode rewards plus group-scope ones, which need all members; the traces are given the scores."""
         available = {"task": self._by_id[group.task_id].view}
         columns = [await reward.score_group(traces, available) for reward in self.parts.group_rewards]
         scores = tuple(zip(*columns, strict=True))
         rewards = [result.reward for result in group.valid()]
         if scores:
             rewards = [value + total(row) for value, row in zip(rewards, scores, strict=True)]
+            traces[:] = [attrs.evolve(one, scores=one.scores + row) for one, row in zip(traces, scores, strict=True)]
         self.parts.emit(
             GroupScored(
                 group=group.id,
@@ -374,6 +375,7 @@ class RlLoop:
             **_spread("trained", [result.stats.get("tokens", 0.0) for result in valid]),
             "episodes_per_s": self._ended / max(1e-9, time.perf_counter() - self._last_step),
             **means(valid),
+            **spread(traces),
         }
 
 

@@ -11,9 +11,10 @@ import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from statistics import fmean, pvariance
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from composer_core.errors import ConfigError, GradingError, boundary
 from composer_core.records import RewardSpec
@@ -108,7 +109,7 @@ class Reward:
         parts = dict(score.parts)
         if bounded != score.value:
             parts["clipped_from"] = score.value
-        return Score(self.id, self.version, bounded, parts, score.note, self.weight)
+        return evolve(score, reward=self.id, version=self.version, value=bounded, parts=parts, weight=self.weight)
 
 
 async def _call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
@@ -121,6 +122,21 @@ async def _call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
 def total(scores: Sequence[Score]) -> float:
     """The composed reward: sum of weight x clipped value."""
     return sum(score.weight * score.value for score in scores)
+
+
+def spread(groups: Sequence[Sequence[Trace]]) -> dict[str, float]:
+    """Of each reward's part of the whole, weight x value: its mean, and its deviation within groups.
+
+    The second is what it teaches: a part that is equal for all members of a group moves nothing. A run with one reward
+    has no parts.
+    """
+    found: dict[str, float] = {}
+    ids = dict.fromkeys(score.reward for row in groups for trace in row for score in trace.scores)
+    for id in ids if len(ids) > 1 else ():
+        rows = [[total([s for s in trace.scores if s.reward == id]) for trace in row] for row in groups]
+        found[f"reward/{id}"] = fmean(value for row in rows for value in row)
+        found[f"reward_std/{id}"] = math.sqrt(fmean(map(pvariance, filter(None, rows))))
+    return found
 
 
 def verdict_of(rewards: Sequence[Reward], scores: Sequence[Score]) -> Verdict:

@@ -30,6 +30,7 @@ __all__ = [
     "Grading",
     "GradingRef",
     "GroupRewards",
+    "Hint",
     "Limits",
     "Message",
     "Outcome",
@@ -281,6 +282,8 @@ class Score:
     note: str = ""
     weight: float = 1.0
 
+    hints: Mapping[int, str] = Factory(dict)
+    """Index of a turn -> what would have helped there, had it been said just before: text feedback makes use of it."""
 
 @frozen
 class Fault:
@@ -466,6 +469,16 @@ class WeightsRef:
 
 
 @frozen
+@frozen
+class Hint:
+    """A turn of a sequence, and what would have helped there: text feedback makes a teacher of it."""
+
+    start: int
+    stop: int
+    """The turn's sampled ids are [start, stop)."""
+    text: str
+
+
 class TrainSequence:
     """One row to train on; a branch of an episode, a demonstration, or a window of text."""
 
@@ -486,6 +499,8 @@ class TrainSequence:
     """U8 [T]: 1 where parity with the sampler may be compared (RL.md section 4)."""
     temperature: float = 1.0
 
+    hints: tuple[Hint, ...] = ()
+    """What the rewards have said of its turns; several about one turn stand one after another."""
 
 @frozen
 class GroupRewards:

@@ -41,3 +41,11 @@ def test_more_good_calls_do_not_thin_out_a_broken_one():
 def test_each_problem_is_told_apart_also_where_the_task_was_not_solved():
     (found,) = broken_calls([attempt([broken("malformed")] * 2, [broken()], solved=False)], PLAIN)
     assert (found.value, found.parts) == (-1.0, {"malformed": 2.0, "unknown_tool": 1.0})
+
+
+def test_what_was_wrong_with_a_turn_is_a_hint_for_it_also_where_the_task_was_not_solved():
+    turns = [GOOD], [GOOD, called("gerp", problem="unknown_tool", detail="did you mean 'grep'?")]
+    for solved in (True, False):
+        (found,) = broken_calls([attempt(*turns, solved=solved)], PLAIN)
+        assert list(found.hints) == [1]
+        assert "gerp: did you mean 'grep'?" in found.hints[1]

@@ -38,6 +38,9 @@ class TestEvidence(RewardContract):
             "a new file": of(0.0, [edit("new.py")]),
             "its own edit is no evidence": of(-1.0, [edit()], [edit()]),
             "deleted unread": of(-1.0, [called("delete_file", {"path": "src/a.py"}, data={"deleted": "src/a.py"})]),
+            "one of several": of(
+                -1.0, [called("apply_patch", {"patch": "..."}, data={"written": ["src/a.py", "new.py"]})]
+            ),
             "nothing changed": of(0.0, [READ]),
             "not solved": of(-1.0, [READ], [edit()], solved=False),
         }

@@ -152,6 +152,13 @@ def test_every_metric_of_a_stage_is_drawn_once():
     assert next(chart for chart in made if chart["title"] == "Tool mix")["kind"] == "area"
 
 
+def test_the_parts_of_a_reward_share_a_chart():
+    metrics = {f"{kind}/{name}": 0.5 for kind in ("reward", "reward_std") for name in ("a/solved", "b/effort")}
+    made = {chart["title"]: chart for chart in charts(StageLog("rl", metrics={1: {"reward_mean": 1.0, **metrics}}))}
+    assert [series["name"] for series in made["Parts of the reward"]["series"]] == ["a/solved", "b/effort"]
+    assert len(made) == 3
+
+
 def test_long_curves_are_thinned_and_keep_their_ends():
     made = charts(StageLog("rl", metrics={step: {"loss": float(step)} for step in range(1, 5001)}))
     points = made[0]["series"][0]["points"]

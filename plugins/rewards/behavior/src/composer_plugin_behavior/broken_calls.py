@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from composer_core import Trace
-from composer_core.types import Score
+from composer_core.types import Score, Turn
 from composer_plugin_behavior.config import BrokenCallsConfig
 from composer_plugin_behavior.gate import gated, score
 
@@ -17,6 +19,8 @@ def broken_calls(group: Sequence[Trace], config: BrokenCallsConfig) -> list[Scor
     It counts calls and not their share, which more calls would lower. An episode with broken calls is graded and
     trained like any other: where such samples were dropped, a policy learned to break calls on purpose.
 
+    What was wrong with a turn's calls is also a hint for that turn, with which a trainer can make a teacher of it.
+
     Source: "Improving Composer through real-time RL" (Cursor, 2026-03-26), where broken calls became negative examples.
     """
     return [gated(trace, _of(trace, config)) for trace in group]
@@ -25,4 +29,11 @@ def broken_calls(group: Sequence[Trace], config: BrokenCallsConfig) -> list[Scor
 def _of(trace: Trace, config: BrokenCallsConfig) -> Score:
     problems = Counter(call.problem for call in trace.calls() if call.problem)
     parts = {str(problem): float(count) for problem, count in sorted(problems.items())}
-    return score(-min(1.0, problems.total() / config.most), parts)
+    found = score(-min(1.0, problems.total() / config.most), parts)
+    return evolve(found, hints={turn.index: hint for turn in trace.turns if (hint := _hint(turn))})
+
+
+def _hint(turn: Turn) -> str:
+    """What was wrong, as it is told after the turn, said before it."""
+    wrong = [f"{call.name or 'a call'}: {call.detail or call.problem}" for call in turn.calls if call.problem]
+    return "A call that cannot be executed would follow here. " + "; ".join(wrong) if wrong else ""

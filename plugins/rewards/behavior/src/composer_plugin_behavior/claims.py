@@ -122,7 +122,7 @@ class Log:
         return any(command in ran for ran, _ in self._commands(self.calls))
 
     def changed(self, path: str) -> bool:
-        touched = {*self.trace.patch.touched(), *filter(None, (changed(result) for _, result in self.calls))}
+        touched = {*self.trace.patch.touched(), *(path for _, result in self.calls for path in changed(result))}
         return any(one == path or one.endswith(f"/{path}") for one in touched)
 
     def read(self, path: str) -> bool:

@@ -162,12 +162,12 @@ class RubricConfig:
 class MonitorConfig:
     """Settings of the tracker `monitor`."""
 
-    window: int = field(default=10, validator=gt(2))
-    """Steps that are compared with as many before them."""
+    window: int = field(default=10, validator=gt(1))
+    """Steps that are compared with as many before them; after a flag so many pass before the same part's next one."""
     deviations: float = field(default=4.0, validator=_POSITIVE)
     """How far a part's mean has to move, in standard errors of its own noise."""
-    least: float = field(default=0.05, validator=_NOT_NEGATIVE)
-    """And how far at least, in units of its value."""
+    least: float = field(default=0.005, validator=_NOT_NEGATIVE)
+    """And how far at least, as part of the whole reward."""
     outcome: str = "solve_rate"
     """The metric that should move with it."""
     quiet: float = field(default=2.0, validator=_POSITIVE)

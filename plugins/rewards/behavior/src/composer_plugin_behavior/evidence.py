@@ -28,8 +28,7 @@ def _of(trace: Trace) -> Score:
     seen = Seen(texts=[message.text for message in trace.opening])
     touched: dict[str, bool] = {}
     for turn in trace.turns:
-        paths = [path for _, result in executed(turn) if (path := changed(result)) in existed]
-        for path in filter(None, paths):
+        for path in [path for _, result in executed(turn) for path in changed(result) if path in existed]:
             touched.setdefault(path, seen.knows(path))
         seen.add(turn)
     blind = sorted(path for path, known in touched.items() if not known)

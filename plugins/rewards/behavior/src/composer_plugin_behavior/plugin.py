@@ -1,4 +1,4 @@
-"""Hook module: rewards that shape how an agent works, with ranges and weights that fit below an outcome together.
+"""Hook module: rewards that shape how an agent works, and a monitor of what they do.
 
 The weights are our own: none are published. Their sum of |weight| x (high - low) is 0.65, so that all of them can be
 listed beside an outcome of weight 1.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from composer_core import RewardSpec, hookimpl
+from composer_core import Footprint, RewardSpec, TrackerSpec, hookimpl
 from composer_plugin_behavior import config
 
 COMPOSER_API = 1
@@ -105,4 +105,16 @@ def composer_rewards() -> Iterable[RewardSpec]:
         scope="group",
         range=(0.0, 1.0),
         weight=0.05,
+    )
+
+
+@hookimpl
+def composer_trackers() -> Iterable[TrackerSpec]:
+    """The monitor keeps two windows of steps and writes nothing of its own."""
+    yield TrackerSpec(
+        name="monitor",
+        summary="flags a part of the reward that moves while the outcome does not",
+        factory="composer_plugin_behavior.monitor:Monitor",
+        config=config.MonitorConfig,
+        footprint=Footprint(),
     )

@@ -26,10 +26,10 @@ def normal(path: str) -> str:
     return posixpath.normpath(path)
 
 
-def changed(result: ToolResult) -> str | None:
-    """The path that a call has written or deleted."""
-    path = result.data.get("written", result.data.get("deleted"))
-    return normal(path) if result.ok and isinstance(path, str) else None
+def changed(result: ToolResult) -> list[str]:
+    """The paths that a call has written or deleted: a text, or a list where a tool changes several files."""
+    found = [result.data.get(key, ()) for key in ("written", "deleted")] if result.ok else []
+    return [normal(path) for paths in found for path in ([paths] if isinstance(paths, str) else paths)]
 
 
 def names(text: str, path: str) -> bool:

@@ -54,6 +54,12 @@ CHARTS = (
     Chart("Staleness, largest", ("staleness_max",), unit="versions"),
     Chart("Learning rate", ("learning_rate",)),
 )
+FAMILIES = (
+    Chart("Tool mix", ("tool/",), kind="area", unit="share of calls"),
+    Chart("Parts of the reward", ("reward/",), unit="weight × value"),
+    Chart("What each part teaches: deviation within groups", ("reward_std/",), unit="weight × value"),
+)
+"""Charts of all metrics whose names begin so."""
 INTERVAL = "_ci95"
 """Ends the name of a metric that is the half-width of another's 95 % interval."""
 MOST_POINTS = 600
@@ -123,20 +129,23 @@ def _stage(stage: StageLog) -> dict[str, Any]:
 
 
 def charts(stage: StageLog) -> list[dict[str, Any]]:
-    """The charts of a stage: known metrics grouped, tool shares stacked, and every other metric by itself."""
+    """The charts of a stage: known metrics grouped, families in a chart each, and every other metric by itself."""
     names = stage.names()
-    tools = tuple(name for name in names if name.startswith("tool/"))
-    known = {metric for chart in CHARTS for metric in chart.metrics} | set(tools)
+    families = [
+        evolve(chart, metrics=found)
+        for chart in FAMILIES
+        if (found := tuple(name for name in names if name.startswith(chart.metrics)))
+    ]
+    known = {metric for chart in (*CHARTS, *families) for metric in chart.metrics}
     others = [Chart(name, (name,)) for name in names if name not in known and not name.endswith(INTERVAL)]
-    mix = [Chart("Tool mix", tools, kind="area", unit="share of calls")] if tools else []
     grouped = [chart for chart in CHARTS if any(metric in names for metric in chart.metrics)]
-    return [_chart(chart, stage) for chart in (*grouped[:5], *mix, *grouped[5:], *others)]
+    return [_chart(chart, stage) for chart in (*grouped[:5], *families, *grouped[5:], *others)]
 
 
 def _chart(chart: Chart, stage: StageLog) -> dict[str, Any]:
     series = [
         {
-            "name": name.removeprefix("tool/"),
+            "name": _plain(name),
             "points": _thin(points),
             "band": _band(points, stage.series(name + INTERVAL)),
         }
@@ -144,6 +153,13 @@ def _chart(chart: Chart, stage: StageLog) -> dict[str, Any]:
         if (points := stage.series(name))
     ]
     return _fields(chart, series)
+
+
+def _plain(name: str) -> str:
+    """A metric's name without that of its family."""
+    return next(
+        (name.removeprefix(start) for family in FAMILIES for start in family.metrics if name.startswith(start)), name
+    )
 
 
 def _band(points: list[tuple[int, float]], widths: list[tuple[int, float]]) -> list[tuple[int, float, float]]:
