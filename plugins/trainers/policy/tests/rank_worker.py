@@ -112,6 +112,17 @@ def checkpoints(engine: Engine, folder: Path) -> None:
         engine.begin("rl", settings)
 
 
+def publishes(engine: Engine, folder: Path, found: dict[str, torch.Tensor]) -> None:
+    """16 bits of each weight after steps of unequal shares, and what this rank computes with."""
+    engine.begin("rl", SETTINGS)
+    for step in range(3):
+        engine.step(batch(step=step))
+    engine.export(folder / f"published{RANK}.safetensors")
+    found |= {f"computes/{name}": tensor.clone() for name, tensor in engine._model.state_dict().items()}
+    with engine._masters.in_place():
+        found["masters"] = flat(engine, lambda p: p)
+
+
 async def fails(folder: Path, how: str) -> str:
     """One rank fails in its second step in some way; what each rank is told."""
     how, _, victim = how.partition("@")
@@ -150,12 +161,14 @@ def main(play: str, folder: Path) -> None:
     first, second = (
         Engine(PolicyTrainerConfig(), made) for made in (context(folder), context(folder, lambda: tiny(RANK)))
     )
+    third = Engine(PolicyTrainerConfig(published="bf16"), context(folder))
     gradients(first, found)
     checkpoints(first, folder)
     curve(second, found)
+    publishes(third, folder, found)
     save_file(found, folder / f"rank{RANK}.safetensors")
-    first.close()
-    second.close()
+    for each in (first, second, third):
+        each.close()
 
 
 if __name__ == "__main__":

@@ -122,6 +122,19 @@ def test_ranks_that_load_what_they_saved_end_with_the_bytes_of_not_having_stoppe
         assert whole == resumed
 
 
+def test_every_rank_computes_with_exactly_the_16_bits_that_are_published(folders, results):
+    _, both = results
+    published = load_file(folders[1] / "published0.safetensors")
+    assert {tensor.dtype for tensor in published.values()} == {torch.bfloat16}
+    for rank in both:
+        computes = {name.removeprefix("computes/"): tensor for name, tensor in rank.items() if "/" in name}
+        assert computes.keys() == published.keys()
+        assert all(tensor.equal(published[name].float()) for name, tensor in computes.items())
+    first, second = (rank["masters"] for rank in both)
+    assert first.equal(second)
+    assert not first.equal(first.bfloat16().float()), "rounding took something"
+
+
 def test_two_ranks_give_the_loss_curve_of_one(results):
     """A mixture of experts through imitation and reinforcement."""
     alone, both = results
