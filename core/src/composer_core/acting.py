@@ -3,20 +3,27 @@
 Sampled ids are appended as they came: never decoded and encoded again, never trimmed. What the renderer adds
 (a missing end token, results, the start of the next turn) is context with mask 0. It ends by a `Stop`; what surrounds
 the turns (sandbox, patch, verdict) is `episode`'s business.
+
+An episode holds its open branch. Those that a context has closed are `closed`, in memory or wherever the context keeps
+them (`KeepsSegments`); what is found there of a lost attempt is played again instead of sampled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import secrets
 import time
 from array import array
+from collections.abc import MutableMapping
+from contextlib import suppress
+from itertools import groupby
 from typing import Any
 
 from attrs import Factory, define, evolve, field
 
 from composer_core.columns import Column
-from composer_core.errors import SamplerError
+from composer_core.errors import PathError, QuotaError, SamplerError
 from composer_core.events import ContextCompacted, TurnEnded
 from composer_core.parts import EpisodeParts
 from composer_core.protocols import Ask, ContextView, NewBranch, ToolContext
@@ -67,10 +74,10 @@ class Row:
         self.logprobs.frombytes(bytes(4 * len(ids)))
         self.versions.append((-1, len(ids)))
 
-    def extend(self, completion: Completion) -> None:
+    def extend(self, completion: Completion, trained: bool) -> None:
         """Raises TypeError, and changes nothing, if the columns are not of the types that `Completion` names."""
         self.ids, self.logprobs = self.ids + completion.ids.values(), self.logprobs + completion.logprobs.values()
-        self.sampled.extend(b"\x01" * len(completion.ids))
+        self.sampled.extend(bytes([trained]) * len(completion.ids))
         self.versions.extend(completion.versions)
         self.routes += [completion.routes] if completion.routes else []
 
@@ -99,7 +106,16 @@ class RunningEpisode:
     parts: EpisodeParts
     opening: tuple[Message, ...] = field(init=False)
     rows: list[Row] = Factory(list)
+    """The open branch; none before the first."""
     turns: list[Turn] = Factory(list)
+    """Those of the open branch."""
+    branch: int = 0
+    """Number of the open branch."""
+    turns_taken: int = 0
+    """In all branches."""
+    closed: MutableMapping[int, Trace] = field(init=False)
+    lost: Trace | None = None
+    """The open branch as an attempt had it that was lost, as long as it goes the same way."""
     faults: list[Fault] = Factory(list)
     state: dict[str, Any] = Factory(dict)
     stats: dict[str, float] = Factory(dict)
@@ -112,6 +128,8 @@ class RunningEpisode:
 
     def __attrs_post_init__(self) -> None:
         self.opening = (Message("user", self.request.task.prompt),)
+        keep: Any = getattr(self.parts.context, "segments", lambda episode_id: {})
+        self.closed = keep(self.request.key.episode_id)
 
     def session(self, branch: int) -> str:
         """Where the sampler keeps a branch: an attempt that is made again never meets what a lost one left there."""
@@ -125,7 +143,7 @@ class RunningEpisode:
         with parts.blame("renderers"):
             self.rows.append(Row(array("i", parts.renderer.open(self.opening, parts.toolbox.schemas))))
         while True:
-            stop = await self._decide()
+            stop = await self._decide(sandbox)
             if stop is not None:
                 return stop
             turn, parsed = await self._generate(limits.turn_tokens)
@@ -136,7 +154,7 @@ class RunningEpisode:
                 return self._stop_without_calls(turn)
             if parts.toolbox.ends(calls):
                 return Stop.FINISHED
-            if len(self.turns) >= limits.turns:
+            if self.turns_taken >= limits.turns:
                 return Stop.TURNS
             with parts.blame("renderers"):
                 increment = parts.renderer.results(results, parsed.ended)
@@ -151,13 +169,13 @@ class RunningEpisode:
             return Stop.CONTEXT
         return Stop.TOKENS if turn.sampler_stop == "length" else Stop.NO_CALL
 
-    async def _decide(self) -> Stop | None:
+    async def _decide(self, sandbox: Sandbox) -> Stop | None:
         """Let the context say how to go on; returns a stop when a limit leaves no room for a turn, its own included."""
         while True:
             with self.parts.blame("contexts"):
                 decision = self.parts.context.next(self._view())
             if isinstance(decision, NewBranch):
-                self._open_branch(decision)
+                await self._open_branch(decision, sandbox)
             elif isinstance(decision, Ask):
                 ended = not self.turns or self.turns[-1].sampler_stop == "stop"
                 with self.parts.blame("renderers"):
@@ -165,39 +183,52 @@ class RunningEpisode:
             stop = self._full()
             if stop is not None or not isinstance(decision, Ask):
                 return stop
-            turn, parsed = await self._generate(decision.turn_tokens)
+            turn, parsed = await self._generate(decision.turn_tokens, decision.trained)
             self._log(evolve(turn, text=parsed.text, calls=parsed.calls, purpose="summary"))
 
     def _full(self) -> Stop | None:
         """The limit that leaves no room for another turn."""
         limits = self.request.task.limits
-        if len(self.turns) >= limits.turns:
+        if self.turns_taken >= limits.turns:
             return Stop.TURNS
         if self.sampled_tokens >= limits.tokens:
             return Stop.TOKENS
         return Stop.CONTEXT if len(self.rows[-1].ids) >= limits.context_tokens else None
 
-    def _open_branch(self, decision: NewBranch) -> None:
+    async def _open_branch(self, decision: NewBranch, sandbox: Sandbox) -> None:
         before = len(self.rows[-1].ids)
         with self.parts.blame("renderers"):
             ids = array("i", self.parts.renderer.open(decision.messages, self.parts.toolbox.schemas))
-        self.rows.append(Row(ids, parent=len(self.rows) - 1))
+        with self.parts.blame("contexts"):
+            await asyncio.to_thread(self.closed.__setitem__, self.branch, self.segment())
+        self.rows, self.turns, self.branch = [Row(ids, parent=self.branch)], [], self.branch + 1
+        for path, data in decision.files.items():
+            with suppress(PathError, QuotaError):  # where the agent has put something else, or filled the disk
+                await sandbox.write(path, data)
         self.parts.emit(
             ContextCompacted(
-                episode_id=self.request.key.episode_id,
-                branch=len(self.rows) - 1,
-                tokens_before=before,
-                tokens_after=len(ids),
+                episode_id=self.request.key.episode_id, branch=self.branch, tokens_before=before, tokens_after=len(ids)
             )
         )
 
-    async def _generate(self, turn_tokens: int) -> tuple[Turn, ParsedTurn]:
+    def _played(self, row: Row) -> Completion | None:
+        """What a lost attempt sampled after the same ids; once they differ, nothing of its branch."""
+        if not self.turns:
+            with self.parts.blame("contexts"):
+                self.lost = self.closed.get(self.branch)
+        left = self.lost.turns[len(self.turns) :] if self.lost else ()
+        if self.lost and left and row.ids == self.lost.branches[0].ids.values()[: left[0].start]:
+            return completion_of(self.lost.branches[0], left[0], row.routed)
+        self.lost = None
+        return None
+
+    async def _generate(self, turn_tokens: int, trained: bool = True) -> tuple[Turn, ParsedTurn]:
         """Sample one turn and append its ids, untouched."""
         request, row, limits = self.request, self.rows[-1], self.request.task.limits
         room = min(turn_tokens, limits.tokens - self.sampled_tokens, limits.context_tokens - len(row.ids))
         settings = GenerateSettings(room, self.parts.renderer.stop_ids(), request.sampling.temperature)
         asked = GenerateRequest(
-            session=self.session(len(self.rows) - 1),
+            session=self.session(self.branch),
             group=request.group,
             noise=request.key.noise(request.run_seed),
             position=self.sampled_tokens,
@@ -207,10 +238,12 @@ class RunningEpisode:
         )
         start, started = len(row.ids), time.perf_counter()
         with self.parts.blame("samplers", request.sampler):
-            completion = await self.parts.samplers[request.sampler].generate(row.ids[:], settings, asked)
+            completion = self._played(row) or await self.parts.samplers[request.sampler].generate(
+                row.ids[:], settings, asked
+            )
             if not math.isfinite(sum(completion.logprobs.values())):  # of fp32 values, in fp64: all are, or it is not
                 raise SamplerError("the sampler returned a log-probability that is not finite")
-            row.extend(completion)
+            row.extend(completion, trained)
             if request.sampling.routes and completion.ids and row.routed != len(row.ids) - 1:
                 expected, found = f"{len(row.ids) - 1} tokens", f"{row.routed}"
                 raise SamplerError("expert ids are not those of all forwarded tokens", expected=expected, found=found)
@@ -219,8 +252,8 @@ class RunningEpisode:
         with self.parts.blame("renderers"):
             parsed = self.parts.renderer.parse(completion.ids.values())
         turn = Turn(
-            index=len(self.turns),
-            branch=len(self.rows) - 1,
+            index=self.turns_taken,
+            branch=self.branch,
             start=start,
             stop=len(row.ids),
             text=parsed.text,
@@ -243,6 +276,7 @@ class RunningEpisode:
 
     def _log(self, turn: Turn) -> None:
         self.turns.append(turn)
+        self.turns_taken += 1
         self.parts.watch(turn)
         self.parts.emit(
             TurnEnded(
@@ -261,9 +295,9 @@ class RunningEpisode:
         self.stats[name] = self.stats.get(name, 0.0) + seconds
 
     def _view(self) -> ContextView:
-        request = self.request
+        task, tokens = self.request.task, len(self.rows[-1].ids)
         return ContextView(
-            request.task, self.trace, len(self.rows[-1].ids), self.sampled_tokens, request.task.limits, self.state
+            task, self.trace, tokens, self.sampled_tokens, task.limits, self.state, self.branch, self.segment
         )
 
     def take_out(self, patch: Patch, pristine: Tree) -> None:
@@ -278,6 +312,12 @@ class RunningEpisode:
 
     def trace(self, verdict: Verdict = Verdict(Outcome.UNGRADED)) -> Trace:  # noqa: B008
         """Everything so far."""
+        parts = [*(self.closed[number] for number in range(self.branch)), self.segment(verdict)]
+        branches = tuple(branch for part in parts for branch in part.branches)
+        return evolve(parts[-1], branches=branches, turns=tuple(turn for part in parts for turn in part.turns))
+
+    def segment(self, verdict: Verdict = Verdict(Outcome.UNGRADED)) -> Trace:  # noqa: B008
+        """The open branch and its turns, with what is known of the whole episode."""
         return Trace(
             key=self.request.key,
             group=self.request.group,
@@ -294,6 +334,19 @@ class RunningEpisode:
             stats=dict(self.stats),
             labels=dict(self.request.task.labels),
         )
+
+
+def completion_of(branch: Branch, turn: Turn, routed: int) -> Completion:
+    """What the sampler returned for a turn, for an episode that holds the expert ids of the first `routed` tokens."""
+    versions = [version for version, count in branch.versions for _ in range(count)][turn.start : turn.stop]
+    return Completion(
+        ids=branch.ids.part(turn.start, turn.stop),
+        logprobs=branch.logprobs.part(turn.start, turn.stop),
+        versions=tuple((version, len(list(run))) for version, run in groupby(versions)),
+        stop=turn.sampler_stop,
+        cache_version=turn.cache_version,
+        routes=branch.routes.part(routed, turn.stop - 1) if isinstance(branch.routes, Column) else None,
+    )
 
 
 def _blank(text: str) -> str:

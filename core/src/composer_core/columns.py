@@ -61,6 +61,11 @@ class Column:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def part(self, start: int, stop: int) -> Column:
+        """Entries [start, stop) of the first axis."""
+        size = len(self.data) // max(1, len(self))
+        return Column(self.dtype, (stop - start, *self.shape[1:]), self.data[start * size : stop * size])
+
     @classmethod
     def joined(cls, parts: Sequence[Column]) -> Column:
         """One behind the other; all but the first axis are those of the first part."""

@@ -39,13 +39,15 @@ async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
         episode.stats["wall_s"] = time.perf_counter() - started
         await _release(episode)
     trace = episode.trace()
-    return await grade(trace, request, parts) if request.graded else trace
+    trace = await grade(trace, request, parts) if request.graded else trace
+    episode.closed.clear()
+    return trace
 
 
 async def _release(episode: RunningEpisode) -> None:
     """Let the sampler forget the branches. One that fails at it took part in the turns all the same: it is a fault."""
     name = episode.request.sampler
-    for branch in range(len(episode.rows)):
+    for branch in range(episode.branch + len(episode.rows)):
         try:
             with episode.parts.blame("samplers", name):
                 await episode.parts.samplers[name].release(episode.session(branch))

@@ -7,7 +7,7 @@ exceptions or those of `errors`; the framework attributes them. Only data crosse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -56,6 +56,7 @@ __all__ = [
     "Forks",
     "FullSnapshots",
     "GradingRoom",
+    "KeepsSegments",
     "Leases",
     "Networks",
     "NewBranch",
@@ -632,6 +633,11 @@ class ContextView:
     sampled_tokens: int
     limits: Limits
     state: Mapping[str, Any] = Factory(dict)
+    """What the tools remember (`ToolContext.state`), such as the to-dos of code/todo_write."""
+    branch: int = 0
+    """Number of the current branch: how many were closed before it."""
+    segment: Callable[[], Trace] = Factory(lambda view: view.trace, takes_self=True)
+    """The current branch and its turns alone: what a context of long episodes looks at, and keeps (`KeepsSegments`)."""
 
 
 @frozen
@@ -645,6 +651,8 @@ class Ask:
 
     message: Message
     turn_tokens: int = 256
+    trained: bool = True
+    """Whether the answer is trained; if not, its tokens are context like the request."""
 
 
 @frozen
@@ -652,6 +660,9 @@ class NewBranch:
     """Open a new branch from these messages; they may carry ids to be spliced."""
 
     messages: tuple[Message, ...]
+    files: Mapping[str, bytes] = Factory(dict)
+    """Path -> content, laid into the workspace for the agent to read; below `trees.SCRATCH` it is no part of the patch.
+    One for which the agent has left no room is not written."""
 
 
 class Context(Protocol):
@@ -659,6 +670,18 @@ class Context(Protocol):
 
     def next(self, view: ContextView) -> Continue | Ask | NewBranch:
         """How the episode goes on; asked before each turn."""
+        ...
+
+
+class KeepsSegments(Protocol):
+    """Optional, of a Context: closed branches wait elsewhere until the trace is whole, and outlive the process."""
+
+    def segments(self, episode_id: str) -> MutableMapping[int, Trace]:
+        """By number of the branch, each with its turns; emptied by the loop when the episode has ended.
+
+        What it holds at first is a lost attempt's: as far as the rows are the same, what was sampled there is taken
+        instead of sampled. A branch is put in on a thread, and looked up on the event loop.
+        """
         ...
 
 

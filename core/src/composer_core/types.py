@@ -255,7 +255,8 @@ class Branch:
     ids: Column
     """I32 [T]."""
     sampled: Column
-    """U8 [T]: 1 where the policy sampled the id in this branch (trained here), else 0."""
+    """U8 [T]: 1 where the policy sampled the id in this branch (trained here), else 0, as for an answer that a context
+    asked for untrained."""
     logprobs: Column
     """F32 [T]: behavior log-probability of sampled ids, 0 elsewhere."""
     versions: Runs

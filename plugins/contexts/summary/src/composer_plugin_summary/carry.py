@@ -1,0 +1,50 @@
+"""From the answer to a request to the ids that a new branch begins with, and how the summary turned out.
+
+Ids are cut and never encoded: what is carried over is what was sampled, token by token. Every answer has an outcome,
+and none is asked for again: what the policy wrote is what it gets.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+
+from attrs import frozen
+
+from composer_core.protocols import Tokenizer
+from composer_plugin_summary.config import SummaryConfig
+
+
+@frozen
+class Carried:
+    """What of an answer goes on."""
+
+    ids: tuple[int, ...]
+    outcome: str
+    """whole; empty: nothing but white space; long: only the first `summary_tokens` ids go on; cut: the answer met its
+    limit before its end."""
+
+
+def carried(ids: Sequence[int], config: SummaryConfig, tokenizer: Tokenizer, stop_ids: Collection[int]) -> Carried:
+    """`ids` are all that was sampled, thought and stop id included."""
+    ended = bool(ids) and ids[-1] in stop_ids
+    words = list(ids[:-1] if ended else ids)
+    summary = _behind(words, config.think_end, tokenizer) if config.think_tokens else words
+    if not tokenizer.decode(summary).strip():
+        return Carried((), "empty")
+    if len(summary) > config.summary_tokens:
+        return Carried(tuple(summary[: config.summary_tokens]), "long")
+    return Carried(tuple(summary), "whole" if ended else "cut")
+
+
+def _behind(ids: list[int], mark: str, tokenizer: Tokenizer) -> list[int]:
+    """What stands behind the first `mark`, a control token or text that ends with some token; all of it without one."""
+    try:
+        control = tokenizer.special(mark)
+    except KeyError:
+        control = None
+    if control in ids:
+        return ids[ids.index(control) + 1 :]
+    if mark not in tokenizer.decode(ids):
+        return ids
+    return ids[bisect_left(range(len(ids)), True, key=lambda count: mark in tokenizer.decode(ids[:count])) :]

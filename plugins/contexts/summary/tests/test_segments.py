@@ -1,0 +1,106 @@
+"""Closed branches on disk: an attempt that was lost goes on where it was, and nothing stays of one that has ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from attrs import evolve
+
+from composer_core.columns import Column
+from composer_core.errors import WorkLost
+from composer_core.protocols import BuildContext
+from composer_core.stores import FolderConfig, FolderStore
+from composer_core.types import Branch, Call, SlotKey, Stop, Trace
+from composer_plugin_summary.config import SummaryConfig
+from composer_plugin_summary.segments import StoredSegments
+from composer_plugin_summary.summarize import Summarizing
+from composer_testing.fakes.episodes import Script, build_context, play
+
+CONFIG = SummaryConfig(trigger_tokens=300, summary_tokens=60, think_tokens=0, state=("history",))
+LOOK, DONE = Call("c0", "write", {"path": "answer.txt", "text": "x" * 250}), Call("c0", "done", {})
+GONE = WorkLost("the process is gone")
+WHOLE = [LOOK, "first", LOOK, "second", DONE]
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    """`attempt(turns, **script)`: the trace of the same attempt, made again and again in one run folder."""
+
+    def run(turns, **script):
+        made = Script(turns, **script)
+        return play(made, Summarizing(CONFIG, build_context(tmp_path))), made
+
+    return run
+
+
+@pytest.fixture
+def left(tmp_path):
+    return lambda: sorted(path.name for path in (tmp_path / "segments").glob("*"))
+
+
+def without_times(trace):
+    turns = [
+        evolve(turn, generate_s=0.0, results=tuple(evolve(result, wall_s=0.0) for result in turn.results))
+        for turn in trace.turns
+    ]
+    return evolve(trace, turns=tuple(turns), stats={})
+
+
+def test_nothing_stays_of_an_episode_that_has_ended(attempt, left):
+    trace, _ = attempt(WHOLE)
+    assert (trace.stop, len(trace.branches), left()) == (Stop.FINISHED, 3, [])
+
+
+def test_a_lost_attempt_leaves_its_closed_branches_and_goes_on_behind_them(attempt, left):
+    lost, _ = attempt([*WHOLE[:4], GONE])
+    assert lost.verdict.lost
+    assert left() == ["rl-task-0#0.trace", "rl-task-0#1.trace"]
+    again, script = attempt([DONE])
+    assert [request.position for _, request in script.asked] == [lost.sampled_tokens()]
+    whole, _ = attempt(WHOLE)
+    assert without_times(again) == without_times(whole), "as if nothing had happened, patch and all"
+
+
+def test_what_was_sampled_in_a_branch_that_was_open_is_sampled_again(attempt):
+    attempt([*WHOLE[:3], GONE])
+    _, script = attempt(WHOLE[2:])
+    assert len(script.asked) == 3
+
+
+def test_only_what_came_after_the_very_same_ids_is_taken(attempt, tmp_path):
+    attempt([*WHOLE[:4], GONE])
+    other = Script(["first", "second", DONE])
+    trace = play(other, Summarizing(evolve(CONFIG, request="another request"), build_context(tmp_path)))
+    assert trace.stop is Stop.FINISHED
+    assert [turn.purpose for turn in trace.turns] == ["act", "summary", "act", "summary", "act"]
+    assert len(other.asked) == 3, "both answers to the other request, and what came after them"
+
+
+@pytest.mark.parametrize(("committed", "sampled"), [(None, 5), (2, 5), (3, 1), (4, 1)])
+def test_only_tokens_of_committed_weights_are_taken(attempt, tmp_path, committed, sampled):
+    attempt([*WHOLE[:4], GONE], version=3)
+    if committed is not None:
+        (tmp_path / "commit.json").write_text(json.dumps({"weights": {"version": committed}}))
+    _, script = attempt(WHOLE[-sampled:], version=3)
+    assert len(script.asked) == sampled
+
+
+def _segment(number: int) -> Trace:
+    ids = Column.of("I32", [number])
+    flags, logprobs = Column("U8", (1,), b"\0"), Column.of("F32", [0.0])
+    return Trace(SlotKey("t", 0), "g", (), (Branch(ids, flags, logprobs, ((-1, 1),)),), (), Stop.CANCELLED)
+
+
+def test_segments_are_a_mapping_whose_keys_are_numbers_of_branches(tmp_path):
+    store = FolderStore(FolderConfig(), BuildContext(tmp_path))
+    ours, others = StoredSegments(store, tmp_path, "a-1"), StoredSegments(store, tmp_path, "a-11")
+    for number in range(11):
+        ours[number] = _segment(number)
+    others[0] = _segment(7)
+    assert list(ours) == list(range(11)) and len(ours) == 11 and ours[10] == _segment(10)
+    assert ours.get(11) is None
+    del ours[3]
+    assert 3 not in ours
+    ours.clear()
+    assert (list(ours), list(StoredSegments(store, tmp_path, "a-11"))) == ([], [0])
