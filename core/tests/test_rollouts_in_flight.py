@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +78,7 @@ class World:
         return EpisodeResult(request.key, request.group, ref, trace.verdict, reward=1, stats=stats)
 
     def get(self, uri: str) -> bytes:
+        assert threading.current_thread() is not threading.main_thread(), "megabytes are read beside the event loop"
         self.read[uri] += 1
         return self.files[uri]
 

@@ -1,11 +1,13 @@
 """Commits and versions: what belongs together is written in one manifest, and only then are its weights published.
 
 Every set of weights has a version and a file; not every version is a commit. A resumed run starts from the last commit,
-so tokens of versions that were published and never committed are refused (see `ledger`).
+so tokens of versions that were published and never committed are refused (see `ledger`). Checksums of gigabytes and a
+ledger of thousands of groups are made and written on threads: episodes go on meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,7 +66,7 @@ class Commits:
         part = path.with_suffix(".part")
         await self.trainer.export(part)
         part.replace(path)
-        return WeightsRef(version, uri, sha256_of(path))
+        return WeightsRef(version, uri, await asyncio.to_thread(sha256_of, path))
 
     async def _publish(self, weights: WeightsRef) -> None:
         await self.assembly.get("executors").publish(weights)
@@ -91,11 +93,11 @@ class Commits:
             step=step,
             weights=weights,
             ledger=ledger,
-            checksums=checksums(folder),
+            checksums=await asyncio.to_thread(checksums, folder),
             tokenizer=self.assembly.get("tokenizer").fingerprint,
             best=self.last.best if self.last else None,
         )
-        self.run_dir.commit(self.last, self.assembly.config.checkpoints.keep)
+        await asyncio.to_thread(self.run_dir.commit, self.last, self.assembly.config.checkpoints.keep)
         self.emit(CheckpointSaved(path=str(folder), stage=name, step=step, version=weights.version))
         self.flush()
         if publish:

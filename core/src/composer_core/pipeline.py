@@ -7,6 +7,7 @@ repeated, finished episodes of the journal are kept, and demonstrations that wer
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -186,7 +187,7 @@ class Pipeline:
             self._report_step(stage, ledger.step, stats)
             last, look = ledger.step == stage.steps, _looks(stage, ledger.step)
             if last or look or ledger.step % self.config.checkpoints.every_steps == 0:  # `best` names a checkpoint
-                state = ledger.to_json()
+                state = await asyncio.to_thread(ledger.to_json)  # it rests until the version is out
                 await commits.commit(index, stage.name, ledger.step, version=ledger.version, ledger=state)
             else:
                 await commits.publish(ledger.version)

@@ -294,7 +294,7 @@ class RlLoop:
         kept, traces, rewards = [], [], []
         failed: ComposerError | None = None
         for group in groups:
-            rows = self._traces(group)
+            rows = await asyncio.to_thread(self._traces, group)
             try:
                 rewards.append(await self._rewards(group, rows))
                 self._unscored = 0
