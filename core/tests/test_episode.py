@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from attrs import evolve
@@ -19,6 +20,7 @@ from composer_core.sandbox import Sandboxes
 from composer_core.scoring import Reward
 from composer_core.toolbox import Tool, Toolbox
 from composer_core.traces import decode, encode, readable
+from composer_core.trees import SCRATCH
 from composer_core.types import (
     Call,
     Completion,
@@ -482,3 +484,62 @@ def test_what_tools_leave_in_the_scratch_folder_is_no_part_of_the_patch():
     notes = evolve(WRITE, arguments={"path": ".agent/notes.txt", "text": "x"})
     trace = run(Script(notes, WRITE, DONE))
     assert trace.patch.touched() == run(Script(WRITE, DONE)).patch.touched()
+
+
+class Turning:
+    """Opens a branch after every turn, asks before the second; keeps what it saw and where closed branches go."""
+
+    def __init__(self, trained=True):
+        self.views, self.kept, self.trained = [], {}, trained
+
+    def next(self, view):
+        segment = view.segment()
+        self.views.append((view.branch, segment, view.trace()))
+        if not segment.turns:
+            return Continue()
+        if view.branch == 0 and segment.turns[-1].purpose == "act":
+            return Ask(Message("user", "and?"), 20, self.trained)
+        return NewBranch(segment.opening, {f"{SCRATCH}/past.txt": b"so far"})
+
+    def segments(self, episode_id):
+        return self.kept.setdefault(episode_id, {})
+
+
+def test_a_context_can_look_at_the_open_branch_alone():
+    context = Turning()
+    trace = run(Script(WRITE, ParsedTurn("well"), WRITE, DONE), context=context)
+    assert len(trace.branches) == 3
+    for number, segment, whole in context.views:
+        assert len(segment.branches) == 1 and len(whole.branches) == number + 1
+        assert segment.branches[0] == whole.branches[-1]
+        assert segment.turns == tuple(turn for turn in whole.turns if turn.branch == number)
+
+
+def test_closed_branches_are_put_where_the_context_keeps_them_and_taken_away_at_the_end():
+    class Seen(dict):
+        put: ClassVar = []
+
+        def __setitem__(self, number, segment):
+            self.put.append((number, segment))
+            super().__setitem__(number, segment)
+
+    context = Turning()
+    context.segments = lambda episode_id: context.kept.setdefault(episode_id, Seen())
+    trace = run(Script(WRITE, ParsedTurn("well"), WRITE, DONE), context=context)
+    assert [(number, segment.branches) for number, segment in Seen.put] == [
+        (0, trace.branches[:1]), (1, trace.branches[1:2])
+    ]  # fmt: skip
+    assert context.kept == {f"rl-{trace.key.task_id}-0": {}}
+
+
+def test_files_that_a_context_lays_are_read_by_the_agent_and_are_no_part_of_the_patch():
+    look = Call("c0", "read", {"path": f"{SCRATCH}/past.txt"})
+    trace = run(Script(WRITE, ParsedTurn("well"), look, DONE), context=Turning())
+    assert trace.turns[2].results[0].text == "so far"
+    assert trace.patch.touched() == ["answer.txt"], "the agent's own write"
+
+
+def test_an_answer_can_be_asked_for_untrained():
+    trace = run(Script(WRITE, ParsedTurn("well"), DONE), context=Turning(trained=False))
+    acts = sum(turn.stop - turn.start for turn in trace.turns if turn.purpose == "act")
+    assert sum(sum(branch.sampled.values()) for branch in trace.branches) == acts < trace.sampled_tokens()

@@ -120,9 +120,6 @@ class SandboxHandle(Protocol):
         """Run a command to its end. Its time limit is the task's `command_s` unless one is given."""
         ...
 
-    async def read(self, path: str) -> bytes:
-        """The whole of a file."""
-        ...
     async def session_exec(self, name: str, argv: Sequence[str], *, timeout_s: float | None = None) -> ExecResult:
         """Run a command in the shell of that name; what it leaves in the background goes on (`Sessions`).
 
@@ -130,6 +127,9 @@ class SandboxHandle(Protocol):
         """
         ...
 
+    async def read(self, path: str) -> bytes:
+        """The whole of a file."""
+        ...
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a whole file; missing folders are made."""

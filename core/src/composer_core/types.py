@@ -282,9 +282,9 @@ class Score:
     parts: Mapping[str, float] = Factory(dict)
     note: str = ""
     weight: float = 1.0
-
     hints: Mapping[int, str] = Factory(dict)
     """Index of a turn -> what would have helped there, had it been said just before: text feedback makes use of it."""
+
 
 @frozen
 class Fault:
@@ -470,7 +470,6 @@ class WeightsRef:
 
 
 @frozen
-@frozen
 class Hint:
     """A turn of a sequence, and what would have helped there: text feedback makes a teacher of it."""
 
@@ -480,6 +479,7 @@ class Hint:
     text: str
 
 
+@frozen
 class TrainSequence:
     """One row to train on; a branch of an episode, a demonstration, or a window of text."""
 
@@ -499,9 +499,9 @@ class TrainSequence:
     comparable: Column | None = None
     """U8 [T]: 1 where parity with the sampler may be compared (RL.md section 4)."""
     temperature: float = 1.0
-
     hints: tuple[Hint, ...] = ()
     """What the rewards have said of its turns; several about one turn stand one after another."""
+
 
 @frozen
 class GroupRewards:
