@@ -1,4 +1,4 @@
-"""Both renderers: the laws of the contract, and the failure catalogue of wire formats."""
+"""xml and hermes: the laws of the contract, and the failure catalogue of wire formats."""
 
 from __future__ import annotations
 
@@ -142,16 +142,19 @@ def test_xml_failures_are_calls_with_a_reason(name: str):
 
 HERMES_BODIES = {
     "no JSON": ("read a.py", "not JSON"),
-    "lost closing brace": ('{"name": "read", "arguments": {"path": "a.py"}', "not JSON"),
-    "two calls in one": ('{"name": "a", "arguments": {}}\n{"name": "b", "arguments": {}}', "not JSON: Extra data"),
+    "cut text": ('{"name": "read", "arguments": {"path": "a.py', "not JSON"),
+    "crossed brackets": ('{"name": "read", "arguments": {"path": ["a"}]', "not JSON"),
+    "two values in one": ('{"name": "a", "arguments": {}} 3', "not JSON: Extra data"),
     "no object": ('["read"]', 'with "name" and "arguments"'),
     "no arguments": ('{"name": "read"}', 'with "name" and "arguments"'),
     "more keys": ('{"name": "read", "arguments": {}, "id": 1}', 'with "name" and "arguments"'),
     "name is no text": ('{"name": 3, "arguments": {}}', '"name" must be'),
     "empty name": ('{"name": "", "arguments": {}}', '"name" must be'),
-    "arguments as text": ('{"name": "read", "arguments": "{}"}', '"arguments" must be'),
+    "arguments as prose": ('{"name": "read", "arguments": "a.py"}', "not JSON"),
+    "arguments as a list": ('{"name": "read", "arguments": ["a.py"]}', '"arguments" must be'),
     "twice": ('{"name": "read", "arguments": {"path": "a", "path": "b"}}', "'path' is given twice"),
-    "python": ("{'name': 'read', 'arguments': {}}", "not JSON"),
+    "python that JSON cannot hold": ("{'name': 'read', 'arguments': {'a': {1, 2}}}", "not JSON"),
+    "python that runs": ("{'name': 'read', 'arguments': dict(a=open('x'))}", "not JSON"),
     "not a number": ('{"name": "read", "arguments": {"n": NaN}}', "NaN is not a number"),
     "huge number": ('{"name": "read", "arguments": {"n": ' + "9" * 5000 + "}}", "not JSON"),
     "deep": ('{"name": "read", "arguments": ' + "[" * 100_000, "not JSON"),
@@ -173,15 +176,45 @@ BODY = '\n{"name": "read", "arguments": {"path": "a.py"}}\n'
     ("pieces", "problem"),
     [
         (("<tool_call>", BODY), "truncated"),
-        (("<tool_call>", BODY, "<|im_end|>"), "malformed"),
-        (("<tool_call>", BODY, "<tool_call>", BODY, "</tool_call>"), "malformed"),
-        ((BODY, "</tool_call>", "<|im_end|>"), "malformed"),
+        (("<tool_call>", BODY[:-5], "<|im_end|>"), "malformed"),
+        (("words", "</tool_call>", "<|im_end|>"), "malformed"),
         (("<tool_response>", "made up", "</tool_response>", "<|im_end|>"), "malformed"),
         (("<tool_call>", "<|im_start|>", BODY, "</tool_call>"), "malformed"),
     ],
 )
 def test_hermes_structure_failures_are_calls_with_a_reason(pieces: tuple[str, ...], problem: str):
     assert parsed(hermes(), *pieces).calls[0].problem == problem
+
+
+MENDED = {
+    "no closing tag": (("<tool_call>", BODY, "<|im_end|>"), 1, "the closing tag is missing"),
+    "no closing tag before the next": (("<tool_call>", BODY, "<tool_call>", BODY, "</tool_call>"), 2, "closing tag"),
+    "no opening tag": (("words", BODY, "</tool_call>", "<|im_end|>"), 1, "the opening tag is missing"),
+    "lost closing brace": (("<tool_call>", BODY[:-2], "</tool_call>"), 1, "} is missing at the end"),
+    "two calls in one": (("<tool_call>", BODY * 2, "</tool_call>"), 2, "several calls"),
+    "python": (("<tool_call>", BODY.replace('"', "'"), "</tool_call>"), 1, "a Python literal"),
+    "arguments as text": (
+        ("<tool_call>", '{"name": "read", "arguments": "{\\"path\\": \\"a.py\\"}"}', "</tool_call>"),
+        1,
+        "JSON in a text",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_what_is_almost_a_hermes_call_is_mended_and_says_so(name: str):
+    pieces, count, repair = MENDED[name]
+    turn = parsed(hermes(), *pieces)
+    found = [(call.name, call.arguments, call.problem) for call in turn.calls]
+    assert found == [("read", READ.arguments, None)] * count
+    assert repair in turn.calls[0].repair
+    assert turn.text == ("words" if pieces[0] == "words" else "")
+
+
+def test_line_ends_inside_a_string_are_mended():
+    body = '{"name": "write", "arguments": {"text": "a\nb"}}'.replace("\\n", "\n")
+    call = only_call(parsed(hermes(), "<tool_call>", body, "</tool_call>", "<|im_end|>"))
+    assert call.arguments == {"text": "a\nb"} and "unescaped" in call.repair
 
 
 def test_a_call_in_plain_text_is_words():

@@ -13,7 +13,8 @@ from composer_core.errors import ConfigError
 from composer_core.protocols import ToolSchema
 from composer_core.types import Call, Message, ParsedTurn, ToolResult
 from composer_plugin_hf.renderers.config import HERMES_TOKENS, HermesConfig
-from composer_plugin_hf.renderers.hermes import HermesRenderer, build_hermes
+from composer_plugin_hf.renderers.hermes import build_hermes
+from composer_plugin_hf.renderers.tagged import TaggedRenderer
 from composer_plugin_hf.renderers.templates import compiled
 from composer_plugin_hf.tokenizer import HfTokenizer, train
 from composer_testing.contracts.renderers import JSON_VALUES, RendererContract
@@ -48,13 +49,13 @@ def tokenizer_of(template: str | None) -> HfTokenizer:
     return HfTokenizer(bare._data, chat_template=template)
 
 
-def hermes_of(template: str | None, layout: str = "auto") -> HermesRenderer:
+def hermes_of(template: str | None, layout: str = "auto") -> TaggedRenderer:
     found = tokenizer_of(template)
     return build_hermes(HermesConfig(layout=layout), BuildContext(Path("."), get={"tokenizer": found}.__getitem__))
 
 
 @cache
-def derived() -> HermesRenderer:
+def derived() -> TaggedRenderer:
     return hermes_of(CHAT)
 
 

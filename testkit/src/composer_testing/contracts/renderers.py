@@ -40,7 +40,7 @@ NASTY = (
 )
 PROBLEMS = (None, "malformed", "truncated")
 LAW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
+    max_examples=24, deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
 )
 
 
@@ -65,6 +65,8 @@ class RendererContract:
     """Control tags that texts may try to forge."""
     values: ClassVar[st.SearchStrategy[Any] | None] = None
     """Further argument values that the format carries as they are."""
+    names: ClassVar[st.SearchStrategy[str] | None] = None
+    """Names of tools and arguments that the format can carry; any text by default."""
 
     def renderer(self) -> Renderer:
         raise NotImplementedError("return a renderer over `tokenizer()`")
@@ -72,14 +74,18 @@ class RendererContract:
     def tokenizer(self) -> Tokenizer:
         raise NotImplementedError("return the tokenizer that `renderer()` uses")
 
+    def call_id(self, number: int, name: str) -> str:
+        """The id of a turn's call, counted from 0."""
+        return f"c{number}"
+
     def turns(self) -> st.SearchStrategy[ParsedTurn]:
         """Turns whose rendering is canonical."""
         text = texts(self.tokens)
         value = text if self.values is None else text | self.values
-        names = text.filter(bool)
+        names = text.filter(bool) if self.names is None else self.names
         arguments = st.dictionaries(names, value, max_size=3)
         calls = st.lists(st.tuples(names, arguments), max_size=3).map(
-            lambda found: tuple(Call(f"c{at}", name, given) for at, (name, given) in enumerate(found))
+            lambda found: tuple(Call(self.call_id(at, name), name, given) for at, (name, given) in enumerate(found))
         )
         return st.builds(ParsedTurn, text, calls, st.booleans())
 
@@ -99,10 +105,26 @@ class RendererContract:
         token = st.sampled_from(control) | st.integers(0, self.tokenizer().vocab_size + 31)  # padded rows too
         ids = data.draw(st.lists(token, max_size=40))
         turn = self.renderer().parse(ids)
-        assert turn.ended == (bool(ids) and ids[-1] in self.renderer().stop_ids())
+        stopped = bool(ids) and ids[-1] in self.renderer().stop_ids()
+        assert turn.ended == stopped or (turn.calls and stopped), "calls may ask for an end token of their own"
         assert all(call.problem in PROBLEMS for call in turn.calls)
         assert all(bool(call.detail) == bool(call.problem) for call in turn.calls)
+        assert not any(call.repair for call in turn.calls if call.problem)
         assert len({call.id for call in turn.calls}) == len(turn.calls)
+
+    @LAW
+    @given(st.data())
+    def test_a_damaged_turn_parses_and_each_of_its_calls_has_a_name_or_a_problem(self, data: st.DataObject) -> None:
+        """Ids are lost and doubled, as policies lose and double them."""
+        turn = data.draw(self.turns())
+        ids = self.renderer().render(turn)
+        for _ in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(0, max(0, len(ids) - 1)))
+            piece = ids[at : at + 1] * data.draw(st.sampled_from((0, 0, 2)))
+            ids = [*ids[:at], *piece, *ids[at + 1 :]]
+        for call in self.renderer().parse(ids).calls:
+            assert call.problem in PROBLEMS and bool(call.detail) == bool(call.problem)
+            assert call.name or call.problem
 
     @LAW
     @given(st.data())

@@ -8,7 +8,18 @@ from pathlib import Path
 
 from composer_core import KernelSpec, ModelSpec, Problem, RendererSpec, RunView, hookimpl
 from composer_plugin_hf.config import CausalLMConfig, TinyMoeConfig
-from composer_plugin_hf.renderers.config import HERMES_TOKENS, XML_TOKENS, HermesConfig, XmlConfig
+from composer_plugin_hf.renderers.config import (
+    GLM_TOKENS,
+    HERMES_TOKENS,
+    KIMI_TOKENS,
+    QWEN3_CODER_TOKENS,
+    XML_TOKENS,
+    GlmConfig,
+    HermesConfig,
+    KimiConfig,
+    Qwen3CoderConfig,
+    XmlConfig,
+)
 
 COMPOSER_API = 1
 TOKENIZER = "composer_plugin_hf.tokenizer:build_tokenizer"
@@ -76,6 +87,27 @@ def composer_renderers() -> Iterator[RendererSpec]:
         factory="composer_plugin_hf.renderers.hermes:build_hermes",
         config=HermesConfig,
         special_tokens=HERMES_TOKENS,
+    )
+    yield RendererSpec(
+        name="qwen3_coder",
+        summary="ChatML turns with function and parameter blocks, as Qwen3-Coder and Qwen3.5 write them.",
+        factory="composer_plugin_hf.renderers.qwen3_coder:build_qwen3_coder",
+        config=Qwen3CoderConfig,
+        special_tokens=QWEN3_CODER_TOKENS,
+    )
+    yield RendererSpec(
+        name="kimi",
+        summary="Sections of JSON calls that count, as Kimi K2 writes them.",
+        factory="composer_plugin_hf.renderers.kimi:build_kimi",
+        config=KimiConfig,
+        special_tokens=KIMI_TOKENS,
+    )
+    yield RendererSpec(
+        name="glm",
+        summary="Keys and values between control tokens, as GLM-4.5 and GLM-4.6 write them.",
+        factory="composer_plugin_hf.renderers.glm:build_glm",
+        config=GlmConfig,
+        special_tokens=GLM_TOKENS,
     )
 
 

@@ -1,4 +1,4 @@
-"""How hermes turns are laid out: the built-in ChatML layout, and one derived from a tokenizer's chat template.
+"""How ChatML turns are laid out: the built-in ChatML layout, and one derived from a tokenizer's chat template.
 
 A layout returns parts: `str` is the layout's own text, in which control tags count; `Words` is text of users and
 tools, in which they do not. History is never rendered again, so a layout only ever writes increments.
@@ -18,11 +18,6 @@ from composer_plugin_hf.renderers.tools import described
 
 END = "<|im_end|>"
 AGENT = "<|im_start|>assistant\n"
-CALLS = """
-Call a tool like this, as often as needed in one turn:
-<tool_call>
-{"name": "tool", "arguments": {"key": "value"}}
-</tool_call>"""
 
 
 @frozen
@@ -46,14 +41,14 @@ class Layout(Protocol):
 class ChatMl:
     """Turns as `<|im_start|>role`, words, `<|im_end|>`; results share one user turn."""
 
-    def __init__(self, schemas: str) -> None:
-        self._schemas = schemas
+    def __init__(self, schemas: str, howto: str) -> None:
+        self._schemas, self._howto = schemas, howto
 
     def opening(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[Part]:
         parts: list[Part] = []
         text = described(tools, self._schemas)
         if text:
-            parts += [f"<|im_start|>system\n{text}{CALLS}{END}\n"]
+            parts += [f"<|im_start|>system\n{text}{self._howto}{END}\n"]
         for index, message in enumerate(messages):
             parts += [f"<|im_start|>{role(message)}\n", Words(index), f"{END}\n"]
         return [*parts, AGENT]
@@ -66,6 +61,16 @@ class ChatMl:
 
     def request(self, message: Message) -> list[Part]:
         return [f"\n<|im_start|>{role(message)}\n", Words(0), f"{END}\n{AGENT}"]
+
+
+class OneAnswer(ChatMl):
+    """The same, with each result on lines of its own, as Qwen3-Coder has them."""
+
+    def results(self, n: int) -> list[Part]:
+        parts: list[Part] = ["\n<|im_start|>user\n"]
+        for index in range(n):
+            parts += ["<tool_response>\n", Words(index), "\n</tool_response>\n"]
+        return [*parts, f"{END}\n{AGENT}"]
 
 
 def role(message: Message) -> str:

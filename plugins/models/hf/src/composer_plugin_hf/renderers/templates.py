@@ -3,7 +3,7 @@
 The increments are what the template writes beyond a prefix it has already written, so they exist only if the template
 is prefix-stable: what it writes for a conversation must begin with what it wrote for the conversation's beginning.
 Templates that rewrite history (drop old reasoning, renumber calls, add text to the last turn only), or that write calls
-in another form than `<tool_call>` JSON, are refused with the reason.
+in another form than the renderer's, are refused with the reason.
 """
 
 from __future__ import annotations
@@ -11,23 +11,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from composer_core.errors import ConfigError
 from composer_core.protocols import ToolSchema
-from composer_core.types import Message
+from composer_core.types import Call, Message
 from composer_plugin_hf.renderers.layouts import END, Part, Words, mark, parts_of, role
 from composer_plugin_hf.renderers.tools import as_function
 
 Chat = list[dict[str, Any]]
-CALL = {"name": "probe", "arguments": {"key": "a b", "count": 1}}
-WRITTEN_CALL = f"<tool_call>\n{json.dumps(CALL)}\n</tool_call>"
+CALL: dict[str, Any] = {"name": "probe", "arguments": {"key": "a b", "count": 1}}
+
+
+class Writes(Protocol):
+    """What a layout must know of how calls are written."""
+
+    def write(self, call: Call) -> str: ...
 
 
 class TemplateLayout:
     """`layouts.Layout` of a chat template; refuses at construction what could not be continued exactly."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, body: Writes) -> None:
+        self._call = f"<tool_call>{body.write(Call('', CALL['name'], CALL['arguments']))}</tool_call>"
         self._render = compiled(source)
         self._user = {"role": "user", "content": mark(0)}
         self._results = lru_cache(maxsize=64)(self._derive_results)
@@ -70,7 +76,7 @@ class TemplateLayout:
     def _check_turn(self) -> None:
         """A turn is written as the policy writes it: words, then calls, straight after the generation prompt."""
         prompt = self._render([self._user], None, True)
-        for calls, written in ((0, "words"), (1, f"words\n{WRITTEN_CALL}"), (2, "words" + f"\n{WRITTEN_CALL}" * 2)):
+        for calls, written in ((0, "words"), (1, f"words\n{self._call}"), (2, "words" + f"\n{self._call}" * 2)):
             found = self._render([self._user, _agent(calls)], None, False)
             if not found.startswith(prompt + written + END):
                 raise refused("turns are written as the policy samples them", difference(prompt + written + END, found))
@@ -115,7 +121,7 @@ def _raise(message: str) -> None:
 def refused(expected: str, found: str) -> ConfigError:
     return ConfigError(
         "this tokenizer's chat template cannot be used",
-        where="chat template, renderer hermes",
+        where="chat template of the tokenizer",
         expected=expected,
         found=found,
         fix='set layout = "builtin", or use a renderer written for this model',

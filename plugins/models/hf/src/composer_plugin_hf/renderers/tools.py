@@ -9,6 +9,9 @@ from typing import Any
 from composer_core.errors import ConfigError
 from composer_core.protocols import Tokenizer, ToolSchema
 
+THOUGHT = ("<think>", "</think>")
+"""Tokens that many models write around reasoning, which is words."""
+
 
 def as_function(tool: ToolSchema) -> dict[str, Any]:
     """The tool in the form that chat templates expect."""
@@ -50,6 +53,7 @@ def control_ids(renderer: str, tokenizer: Tokenizer, tokens: Iterable[str]) -> d
 
 
 def all_control(tokenizer: Tokenizer, own: Iterable[int]) -> frozenset[int]:
-    """The tokenizer's control ids where it tells them, else the renderer's own."""
+    """The tokenizer's control ids where it tells them, else the renderer's own; marks of thought are words."""
     specials = getattr(tokenizer, "specials", None)
-    return frozenset(own) | frozenset(specials().values() if specials else ())
+    told = specials() if specials else {}
+    return frozenset(own) | frozenset(id for token, id in told.items() if token not in THOUGHT)
