@@ -11,6 +11,7 @@ from composer_core.tracking import to_record
 from composer_plugin_report.config import HtmlConfig
 from composer_plugin_report.model import page_model
 from composer_plugin_report.page import page
+from composer_plugin_report.windows import KINDS, Windows
 
 
 class HtmlTracker:
@@ -20,21 +21,29 @@ class HtmlTracker:
         self._config = config
         self._run_dir = build.run_dir
         self._history = History.read(build.run_dir)
+        self._windows = Windows.read(build.run_dir)
 
     def write(self, event: Event) -> None:
-        if type(event).__name__ in History.KINDS:
-            self._history.add(to_record(event))
+        if type(event).__name__ in History.KINDS | KINDS:
+            record = to_record(event)
+            self._history.add(record)
+            self._windows.add(record)
         if isinstance(event, RunEnded):
-            write_report(self._run_dir, self._config, self._history)
+            write_report(self._run_dir, self._config, self._history, self._windows)
 
     def close(self) -> None:
         """Nothing is held open."""
 
 
-def write_report(run_dir: Path, config: HtmlConfig | None = None, history: History | None = None) -> Path:
-    """Write `run_dir`/report.html from the folder (or from a history at hand); returns its path."""
+def write_report(
+    run_dir: Path,
+    config: HtmlConfig | None = None,
+    history: History | None = None,
+    windows: Windows | None = None,
+) -> Path:
+    """Write `run_dir`/report.html from the folder (or from the folds at hand); returns its path."""
     history = history if history is not None else History.read(run_dir)
-    text = page(page_model(run_dir, history, config or HtmlConfig()))
+    text = page(page_model(run_dir, history, config or HtmlConfig(), windows))
     target, part = run_dir / "report.html", run_dir / ".part-report.html"
     run_dir.mkdir(parents=True, exist_ok=True)
     part.write_text(text, encoding="utf-8")

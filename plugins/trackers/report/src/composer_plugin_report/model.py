@@ -19,6 +19,7 @@ from composer_core.history import EpisodeRow, Evaluation, History, StageLog, cha
 from composer_core.traces import decode
 from composer_plugin_report.config import DURING, HtmlConfig
 from composer_plugin_report.traces import trace_model
+from composer_plugin_report.windows import AFTER, BEFORE, CLOSED, PROBE, Windows
 
 
 @frozen
@@ -60,13 +61,17 @@ FAMILIES = (
     Chart("What each part teaches: deviation within groups", ("reward_std/",), unit="weight × value"),
 )
 """Charts of all metrics whose names begin so."""
+WINDOW_CHARTS = (
+    Chart("Windows filled per episode", (CLOSED,)),
+    Chart("Tokens of a branch as it was left, and of the next as it began", (BEFORE, AFTER), unit="tokens"),
+)
 INTERVAL = "_ci95"
 """Ends the name of a metric that is the half-width of another's 95 % interval."""
 MOST_POINTS = 600
 """Points kept of one curve, evenly spaced; the last one always."""
 
 
-def page_model(run_dir: Path, history: History, config: HtmlConfig) -> dict[str, Any]:
+def page_model(run_dir: Path, history: History, config: HtmlConfig, windows: Windows | None = None) -> dict[str, Any]:
     summary = _json(run_dir / "summary.json") or history.summary
     twins = pairs(history.episodes.values(), config.pairs)
     chosen = {row.id: row for row in (*sample(history.episodes.values(), config.traces), *twins.values())}
@@ -80,6 +85,7 @@ def page_model(run_dir: Path, history: History, config: HtmlConfig) -> dict[str,
         "stages": stages(history),
         "evaluations": evaluations(history.latest(), summary),
         "changed": _changed(history),
+        "windows": windows_model(windows if windows is not None else Windows.read(run_dir)),
         "outcomes": {purpose: dict(counts) for purpose, counts in history.outcomes().items()},
         "episodes": len(history.episodes),
         "faults": [[*key, times] for key, times in history.faults.most_common(50)],
@@ -178,6 +184,16 @@ def _thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
         return points
     last = len(points) - 1
     return [points[index * last // (MOST_POINTS - 1)] for index in range(MOST_POINTS)]
+
+
+def windows_model(windows: Windows) -> dict[str, Any] | None:
+    """Episodes of several windows, by purpose and over the steps of stages; None for a run that has none."""
+    table = windows.table()
+    logs = [StageLog(name, metrics=dict(steps)) for name, steps in windows.steps.items()]
+    probes = sorted({name for *_, row in table for name in row if name.startswith(PROBE)})
+    kinds = (*WINDOW_CHARTS, *(Chart(name, (name,), unit="share") for name in probes))
+    charts = [_chart(chart, log) for log in logs for chart in kinds if any(map(log.series, chart.metrics))]
+    return {"table": table, "names": [CLOSED, BEFORE, AFTER, *probes], "charts": charts} if table else None
 
 
 # --- evaluations --------------------------------------------------------------------------------------------------

@@ -332,6 +332,12 @@ function outcomesView() {
   });
   return make("div", { class: "card" }, make("h3", {}, "Episodes by outcome"), table([{ name: "purpose", text: true }, { name: "outcome", text: true }, { name: "count" }, { name: "share" }], rows));
 }
+function windowsView({ table: rows, names, charts }) {
+  const columns = [{ name: "episodes of", text: true }, { name: "all" }, { name: "several windows" }, ...names.map((name) => ({ name }))];
+  const shown = rows.map(([purpose, all, several, means]) => [purpose, number(all), number(several), ...names.map((name) => number(means[name]))]);
+  return [make("div", { class: "card" }, make("p", { class: "soft" }, "Means over the episodes that filled at least one window and went on; a probe is a reward that weighs nothing."), table(columns, shown)),
+    charts.length ? make("div", { class: "charts" }, charts.map(chartFigure)) : null];
+}
 function ledgerView() {
   const text = (value) => (value && typeof value === "object" ? Object.entries(value).map(([name, count]) => `${name}: ${number(count)}`).join(", ") || "none" : number(value));
   const rows = data.ledger.rows.map(([name, value]) => [name, text(value)]);
@@ -355,6 +361,7 @@ function build() {
   if (data.changed) parts.push(section("changed", "What the policy does differently", changedView(data.changed)));
   for (const stage of [...data.stages].reverse())
     if (stage.charts.length) parts.push(section(`stage-${data.stages.indexOf(stage)}`, `Curves of ${stage.name}`, make("div", { class: "charts" }, stage.charts.map(chartFigure))));
+  if (data.windows) parts.push(section("windows", "Episodes of several windows", ...windowsView(data.windows)));
   if (data.traces.length) parts.push(section("traces", "Traces", ...browser(data.traces)));
   parts.push(section("run", "The run", make("div", { class: "two" }, data.stages.length ? stagesView() : null, data.episodes ? outcomesView() : null, data.ledger ? ledgerView() : null)));
   if (data.faults.length) parts.push(section("faults", "Faults", make("div", { class: "card" }, table([{ name: "where", text: true }, { name: "plugin", text: true }, { name: "error", text: true }, { name: "times" }], data.faults.map((row) => row.map(String))))));
