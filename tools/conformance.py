@@ -47,6 +47,7 @@ CASES = {
             *("test_destroy*", "test_leaving_the_context*", "test_ids_are_never*", "test_equal_specs*"),
             *("test_one_sandbox_that_cannot*", "test_siblings_share*", "test_a_start_that*", "test_a_cancelled*"),
             *("test_closing*", "test_a_creation_that*", "test_what_is_probed*"),
+            *("test_a_workspace_that_is_not*", "test_a_closed_provider*"),
         ),
     ),
     "C2": Case(
@@ -67,6 +68,7 @@ CASES = {
         (
             *("test_output_is_capped*", "test_a_flood_of_output*", "test_a_timeout_*", "test_a_time_limit*"),
             *("test_a_background_child*", "test_what_a_command_leaves*", "test_commands_wait_their_turn*"),
+            "test_a_command_that_nobody_waits_for*",
         ),
     ),
     "C4": Case(
@@ -114,7 +116,7 @@ CASES = {
     ),
     "C9": Case(
         "snapshots: modes, links, times, deletions; twice, and when their source is gone",
-        ("test_a_fork_keeps_modes*", "test_a_fork_has_modes*", "test_snapshots_beyond*"),
+        ("test_a_fork_keeps_modes*", "test_a_fork_has_modes*", "test_snapshots_beyond*", "test_a_released_snapshot*"),
         ("sandbox.snapshots.files", "sandbox.snapshots.full"),
     ),
     "C10": Case(
@@ -139,6 +141,7 @@ CASES = {
         ("sandbox.networks",),
         (
             *("test_a_connection_ends_when*", "test_variables_name_a_proxy*", "test_an_allowed_host_answers*"),
+            "test_localhost_is*",
             *("test_a_policy_is_one*", "test_a_command_that_holds_the_port*", "test_nothing_is_left_of_connections*"),
         ),
     ),

@@ -86,3 +86,30 @@ def test_a_frame_that_is_none_ends_the_channel_and_every_request() -> None:
         assert channel.malformed
 
     asyncio.run(main())
+
+
+def test_what_cannot_be_sent_leaves_nobody_waiting() -> None:
+    async def main() -> None:
+        channel = Channel()
+        Pipe(channel)
+        with pytest.raises(TypeError):
+            await channel.ask("write", "text")  # type: ignore[arg-type]
+        assert not channel._pending
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("op", "more"), [("exec", ["kill"]), ("session", ["kill"]), ("read", [])])
+def test_a_command_whose_caller_gives_up_is_ended(op: str, more: list[str]) -> None:
+    async def main() -> None:
+        channel = Channel()
+        pipe = Pipe(channel)
+        asked = asyncio.ensure_future(channel.ask(op))
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait([asked])
+        sent = [header for header, _ in frames.Decoder().feed(pipe.sent)]
+        assert [header["op"] for header in sent] == [op, *more] and not channel._pending
+        assert sent[-1].get("number", 1) == sent[0]["n"] == 1
+
+    asyncio.run(main())

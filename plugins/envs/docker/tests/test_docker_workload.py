@@ -10,6 +10,7 @@ from containers import act, run, sh
 from composer_core.errors import SandboxGone, SandboxUnreachable
 from composer_core.protocols import Failed
 from composer_core.trees import Patch
+from composer_plugin_docker.endings import NEAR_S, told
 
 
 def test_memory_a_command_may_not_have_is_its_own_end() -> None:
@@ -106,10 +107,27 @@ def test_a_container_that_somebody_else_removes_is_no_fault_of_the_policy() -> N
 
 
 def test_a_container_that_somebody_else_kills_is_no_fault_of_the_policy() -> None:
+    """Although the engine says `OOMKilled` of it, for the command that once was."""
+
     async def action(sandbox, provider):
+        assert (await sh(sandbox, 'exec python3 -S -c "bytearray(600 << 20)"')).status == "oom"
+        await asyncio.sleep(2 * NEAR_S)
         await provider.engine.call(provider.engine.api.kill, sandbox._container)
         for _ in range(2):
             with pytest.raises(SandboxUnreachable):
                 await sh(sandbox, "true")
 
     act(action)
+
+
+@pytest.mark.parametrize(
+    ("state", "for_memory", "cause"),
+    [
+        ({"Running": True}, False, ""),
+        ({"Running": False, "ExitCode": 137}, True, "out of memory"),
+        ({"Running": False, "ExitCode": 137}, False, ""),
+        ({"Running": False, "ExitCode": 70}, False, "its agent gave up (words)"),
+    ],
+)
+def test_who_ended_a_container_is_read_off_its_end(state, for_memory, cause) -> None:
+    assert told(state, for_memory, "words") == cause

@@ -227,9 +227,7 @@ class OptionalContract(SandboxContract):
             named = await proxies()
             assert not named or {"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"} <= set(named)
             for name in ("no_proxy", "NO_PROXY") if named else ():
-                assert set(named[name].split(",")) == {"localhost", "::1"}, (
-                    "these are the sandbox's own"
-                )
+                assert set(named[name].split(",")) == {"localhost", "::1"}, "these are the sandbox's own"
             await sandbox.set_network([])
             assert await proxies() == {}
 
