@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from composer_envkit.agent.frames import Malformed
+from composer_plugin_microvm.answers import NONSENSE, entries, patch, result
 from composer_plugin_microvm.channel import Broken, Channel, Reply
 from composer_plugin_microvm.guest import wire
 from composer_plugin_microvm.qmp import MAX_LINE, Qmp
-from composer_plugin_microvm.sandbox import NONSENSE, _entries, _patch, _result
 
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=20),
@@ -118,7 +118,7 @@ def test_replies_of_any_shape_are_a_value_or_one_of_few_errors(header: dict[str,
     async def whole() -> None:
         reply = Reply(asyncio.get_running_loop().create_future(), 1 << 16)
         reply.take("data", body)
-        for take in (lambda: _result(header, reply, 500, 1.0), lambda: _entries(body), lambda: _patch(header, body)):
+        for take in (lambda: result(header, reply, 500, 1.0), lambda: entries(body), lambda: patch(header, body)):
             try:
                 take()
             except NONSENSE:
@@ -131,7 +131,7 @@ def test_replies_of_any_shape_are_a_value_or_one_of_few_errors(header: dict[str,
 def test_a_patch_with_paths_that_lead_out_is_nonsense(path: str) -> None:
     table = json.dumps([[[path, 1, False]], [], []]).encode()
     with pytest.raises(NONSENSE):
-        _patch({"table": len(table)}, table + b"x")
+        patch({"table": len(table)}, table + b"x")
 
 
 @settings(max_examples=100)

@@ -27,7 +27,7 @@ from composer_plugin_microvm.image import Image, Say
 from composer_plugin_microvm.machine import Machine
 from composer_plugin_microvm.tsc import tsc_khz
 
-LAYOUT = 2
+LAYOUT = 3
 TRY_S = 0.05
 CLOCK_SLACK = 0.01
 """How much the rate of the time-stamp counter may differ: a machine captured elsewhere would misjudge time."""

@@ -106,8 +106,9 @@ class MachineProvider:
         try:
             rows = [[file.path, len(file.data), file.executable] for file in files]
             data = b"".join(file.data for file in files)
-            asked = machine.channel.ask("settle", data, files=rows, limits=limits, needs=list(spec.needs))
-            header, _ = await asyncio.wait_for(asked, SETTLE_S)
+            asked: dict[str, Any] = {"files": rows, "limits": limits, "needs": list(spec.needs)}
+            async with asyncio.timeout(SETTLE_S):
+                header, _ = await machine.channel.ask("settle", data, **asked)
             if "error" in header:
                 raise PrepareError("the workspace could not be laid out", found=str(header["message"])[:1000])
             if header["missing"]:

@@ -25,6 +25,9 @@ from composer_plugin_microvm.process import Process
 from composer_plugin_microvm.qmp import Qmp
 
 READY_S = 20.0
+EMULATED = "max,-la57,-erms"
+"""What TCG emulates: all it can but a fifth level of page tables, which each translation of an address would walk, and
+copies of bytes said to be fast, which the kernel then takes for whole pages and TCG does byte by byte."""
 ROOT_SET, STATE_SET = 1, 2
 """Numbers of QEMU's descriptor sets for the root image and for the devices' state."""
 DENIED = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
@@ -45,7 +48,7 @@ class Hardware:
     def arguments(self, ram: int, shared: bool) -> list[str]:
         """Of QEMU, without what starts it and its sockets. `ram` is a descriptor that it inherits."""
         words = [self.qemu, "-M", "microvm,memory-backend=ram,graphics=off,suppress-vmdesc=on"]
-        words += ["-accel", "kvm", "-cpu", "host"] if self.kvm else ["-accel", "tcg,tb-size=128", "-cpu", "max"]
+        words += ["-accel", "kvm", "-cpu", "host"] if self.kvm else ["-accel", "tcg,tb-size=128", "-cpu", EMULATED]
         words += ["-smp", "1", "-m", f"{self.ram_bytes >> 20}"]
         backend = f"memory-backend-file,id=ram,size={self.ram_bytes},mem-path=/proc/self/fd/{ram}"
         words += ["-object", f"{backend},share={'on' if shared else 'off'}"]

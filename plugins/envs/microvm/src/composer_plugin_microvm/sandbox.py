@@ -14,28 +14,23 @@ from typing import Any, Protocol, TypeVar
 
 from composer_core.errors import (
     BackendError,
-    ComposerError,
     PathError,
     QuotaError,
     SandboxError,
     SandboxGone,
     SandboxUnreachable,
 )
-from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef
-from composer_core.trees import File, Patch
+from composer_core.protocols import Created, ExecRequest, ExecResult, Failed, SnapshotRef
+from composer_core.trees import Patch
 from composer_envkit import Network, Patience
+from composer_plugin_microvm.answers import NONSENSE, Entries, entries, patch, result
 from composer_plugin_microvm.channel import Broken, Reply
 from composer_plugin_microvm.guest.wire import MAX_BODY
 from composer_plugin_microvm.machine import Machine
 
 T = TypeVar("T")
 Children = list[Created | Failed]
-Entries = list[Entry]
 ERRORS: dict[str, type[SandboxError]] = {"path": PathError, "quota": QuotaError}
-STATUSES = ("exited", "signaled", "timeout", "oom")
-KINDS = ("file", "folder", "other")
-NONSENSE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ComposerError)
-"""What reading an answer raises that no agent would give."""
 ANSWER_S = 60.0
 """Longest that a machine may take for a request; a command has this beside its own time."""
 TABLE_BYTES = 32 << 20
@@ -145,7 +140,7 @@ class MachineSandbox:
             try:
                 number, reply = self._start("session", words, max(2 * cap, MAX_BODY), **fields)
                 header = await self._ended_by(number, reply, request.timeout_s)
-                return await self._checked(lambda: _result(header, reply, cap, self._patience.time() - started))
+                return await self._checked(lambda: result(header, reply, cap, self._patience.time() - started))
             except Spoilt:
                 return ExecResult("lost", None, wall_s=self._patience.time() - started)
 
@@ -160,7 +155,7 @@ class MachineSandbox:
             number, reply = self._start("exec", words + request.stdin, max(cap, MAX_BODY), **fields)
             header = await self._ended_by(number, reply, request.timeout_s)
             found = reply
-            return await self._checked(lambda: _result(header, found, cap, self._patience.time() - started))
+            return await self._checked(lambda: result(header, found, cap, self._patience.time() - started))
         except Spoilt:
             out, err = (reply.body(name)[:cap] if reply else b"" for name in ("out", "err"))
             return ExecResult("lost", None, out, err, len(out), len(err), self._patience.time() - started)
@@ -187,12 +182,12 @@ class MachineSandbox:
 
     async def list(self, path: str) -> Entries:
         _, reply = await self._ask("list", path=path)
-        return await self._checked(lambda: _entries(reply.body()))
+        return await self._checked(lambda: entries(reply.body()))
 
     async def changes(self, limit_bytes: int) -> Patch:
         try:
             header, reply = await self._ask("changes", limit=self.machine.ram_bytes, most=limit_bytes)
-            return await self._checked(lambda: _patch(header, reply.body()))
+            return await self._checked(lambda: patch(header, reply.body()))
         except Spoilt:
             return Patch()
 
@@ -272,46 +267,3 @@ class MachineSandbox:
         self._maker.forget(self)
         await self.machine.close()
         await self._network.close()
-
-
-def _result(header: dict[str, Any], reply: Reply, cap: int, wall_s: float) -> ExecResult:
-    """Raises ValueError, TypeError or KeyError for what no agent says."""
-    status, split, tail = header["status"], header["split"], reply.body()
-    code, number = header.get("exit_code"), header.get("signal")
-    totals = header["stdout_bytes"], header["stderr_bytes"]
-    if status not in STATUSES or any(type(count) is not int or count < 0 for count in (split, *totals)):
-        raise ValueError("no result")
-    if (type(code) is int and 0 <= code <= 255) != (status == "exited") or (type(number) is int) != (
-        status == "signaled"
-    ):
-        raise ValueError("no result")
-    out, err = reply.body("out") + tail[:split], reply.body("err") + tail[split:]
-    most = max(totals[0], len(out)), max(totals[1], len(err))
-    return ExecResult(
-        status, code, out[:cap], err[:cap], *most, wall_s, number, restarted=header.get("restarted") is True
-    )
-
-
-def _entries(data: bytes) -> Entries:
-    rows = [Entry(name, kind, size) for name, kind, size in json.loads(data)]
-    if not all(
-        type(row.name) is str and row.kind in KINDS and type(row.size_bytes) is int and "/" not in row.name
-        for row in rows
-    ):
-        raise ValueError("no listing")
-    return rows
-
-
-def _patch(header: dict[str, Any], data: bytes) -> Patch:
-    """`File` refuses paths that lead out."""
-    start = header["table"]
-    rows, deletes, skipped = json.loads(data[:start])
-    writes = []
-    for path, length, executable in rows:
-        if type(length) is not int or not 0 <= length <= len(data) - start:
-            raise ValueError("no patch")
-        writes.append(File(path, data[start : start + length], executable is True))
-        start += length
-    if not all(type(path) is str for path in (*deletes, *skipped)):
-        raise ValueError("no patch")
-    return Patch(tuple(writes), tuple(deletes), tuple(skipped))

@@ -2,8 +2,8 @@
 
 It travels as one file (a zip archive that Python runs, see `initramfs`), so it needs nothing of a guest but Python 3.9.
 The modules: `agent` (requests, the loop), `line` (the way to the host), `system` (mounts, identity, clock, entropy),
-`commands` and `groups` (running and limiting), `changes` (what differs from the template), `wire`, which the host
-shares; and the parts of agents that other backends use too, in `composer_envkit.agent`.
+`commands` and `groups` (running and limiting), `workspace` and `changes` (files, and what differs from the template),
+`wire`, which the host shares; and the parts of agents that other backends use too, in `composer_envkit.agent`.
 """
 
 PORT = "composer.agent"

@@ -23,13 +23,13 @@ from composer_envkit.agent import deadlines, files
 from composer_envkit.agent.relay import Relay
 from composer_envkit.agent.sessions import WORDS, Sessions, Shell
 from composer_envkit.agent.words import UNFIT, are_words, not_started
-from composer_plugin_microvm.guest import changes, system, wire
-from composer_plugin_microvm.guest.commands import FLUSH_S, PATH, Command
+from composer_plugin_microvm.guest import system, wire
+from composer_plugin_microvm.guest.commands import FLUSH_S, Command
 from composer_plugin_microvm.guest.line import Line
+from composer_plugin_microvm.guest.workspace import Reply, Workspace
 
 HOLD_S = 1.0
 """How long the host may take to hear what was said before `hold`."""
-Reply = tuple[dict[str, Any], bytes]
 
 
 class Agent:
@@ -41,9 +41,7 @@ class Agent:
         self.decoder = wire.Decoder()
         self.bodies: dict[int, bytearray] = {}
         self.commands: dict[int, Command] = {}
-        self.root = os.open(system.WORKSPACE, os.O_RDONLY | os.O_DIRECTORY)
-        self.known: dict[str, changes.Known] = {}
-        self.limits: dict[str, Any] = {}
+        self.workspace = Workspace()
         self.leaving: list[Command] = []
         self.sessions = self._new_sessions()
         self.relay: Relay | None = None
@@ -101,7 +99,8 @@ class Agent:
 
     def _handle(self, header: dict[str, Any], body: bytes) -> None:
         try:
-            reply: Reply | None = getattr(self, f"do_{header['op']}")(header, body)
+            name = f"do_{header['op']}"
+            reply: Reply | None = getattr(self if hasattr(self, name) else self.workspace, name)(header, body)
         except files.Refused as error:
             reply = {"error": error.kind, "message": str(error)}, b""
         except Exception as error:  # one request may fail; process 1 may not
@@ -202,36 +201,6 @@ class Agent:
         time.clock_settime(time.CLOCK_REALTIME, header["time_s"])
         return {}, b""
 
-    def do_settle(self, header: dict[str, Any], body: bytes) -> Reply:
-        """The machine becomes a template: files of the workspace, limits, environment."""
-        start = 0
-        with system.as_owner():
-            for path, length, executable in header["files"]:
-                files.write(self.root, path, body[start : start + length], length, executable)
-                start += length
-        self.limits = header["limits"]
-        self.known = changes.notes(self.root)
-        system.limit_disk(self.limits["disk_bytes"])
-        return {"missing": [need for need in header["needs"] if not _installed(need)]}, b""
-
-    def do_read(self, header: dict[str, Any], body: bytes) -> Reply:
-        return {}, files.read(self.root, header["path"], header["most"])[0]
-
-    def do_write(self, header: dict[str, Any], body: bytes) -> Reply:
-        with system.as_owner():
-            files.write(self.root, header["path"], body, self.limits["file_bytes"])
-        return {}, b""
-
-    def do_list(self, header: dict[str, Any], body: bytes) -> Reply:
-        return {}, json.dumps(files.listing(self.root, header["path"])).encode()
-
-    def do_changes(self, header: dict[str, Any], body: bytes) -> Reply:
-        """The table of what changed stands before the bytes, with its length: it may be longer than a header."""
-        found = changes.changes(self.root, self.known, header["most"])
-        rows = [(path, len(data), mode) for path, data, mode in found.writes]
-        table = json.dumps([rows, found.deletes, found.skipped]).encode()
-        return {"table": len(table)}, b"".join([table, *(data for _, data, _ in found.writes)])
-
     def do_exec(self, header: dict[str, Any], body: bytes) -> Reply | None:
         """Words and environment stand before the input, with their length: they may be longer than a header."""
         argv, env = json.loads(body[: header["words"]])
@@ -243,10 +212,11 @@ class Agent:
 
     def _start(self, request: dict[str, Any], argv: list[str], env: dict[str, str], stdin: bytes | int) -> Command:
         """Raises Refused; OSError where there is no room for a process, ValueError where a word is no text."""
-        cwd = files.open_folder(self.root, request["cwd"])
-        command = Command(request, self.limits, self._send)
+        limits = self.workspace.limits
+        cwd = files.open_folder(self.workspace.root, request["cwd"])
+        command = Command(request, limits, self._send)
         try:
-            command.start(argv, {**self.limits["env"], **env}, stdin, cwd, self.limits["file_bytes"])
+            command.start(argv, {**limits["env"], **env}, stdin, cwd, limits["file_bytes"])
         except (OSError, ValueError):
             command.close()
             command.group.remove()
@@ -296,10 +266,6 @@ class Agent:
 
 def _silent(header: dict[str, Any], data: bytes) -> None:
     """Where a clone's inherited commands say how they ended."""
-
-
-def _installed(need: str) -> bool:
-    return any(os.access(f"{folder}/{need}", os.X_OK) for folder in PATH.split(":"))
 
 
 def main() -> None:
