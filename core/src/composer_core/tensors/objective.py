@@ -11,7 +11,7 @@ from attrs import frozen
 
 @frozen
 class ObjectiveInputs:
-    """All rows are fp32 [T] except `episode_T`; only `logp_T` carries a gradient."""
+    """All rows are fp32 [T] except the last two; only `logp_T` carries a gradient."""
 
     logp_T: torch.Tensor
     """Log-probability under the weights being trained."""
@@ -23,4 +23,6 @@ class ObjectiveInputs:
     ref_T: torch.Tensor | None = None
     """Under the weights RL started from; None unless the record needs "ref"."""
     episode_T: torch.Tensor | None = None
-    """int64 [T]: index of the episode that each token belongs to, for sequence-level ratios."""
+    """int64 [T]: index of the episode that each token belongs to; other tokens of it may be in other micro-batches."""
+    sequence_T: torch.Tensor | None = None
+    """int64 [T]: index of the sequence, a branch of an episode, which is here as a whole; for sequence-level ratios."""

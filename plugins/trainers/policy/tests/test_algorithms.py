@@ -34,6 +34,26 @@ class TestRloo(AlgorithmContract):
         return _record("rloo")
 
 
+class TestPpoClip(AlgorithmContract):
+    def record(self) -> AlgorithmSpec:
+        return _record("ppo_clip")
+
+
+class TestDapo(AlgorithmContract):
+    def record(self) -> AlgorithmSpec:
+        return _record("dapo")
+
+
+class TestGspo(AlgorithmContract):
+    def record(self) -> AlgorithmSpec:
+        return _record("gspo")
+
+
+class TestCispo(AlgorithmContract):
+    def record(self) -> AlgorithmSpec:
+        return _record("cispo")
+
+
 def test_dr_grpo_is_reward_minus_mean_without_division_by_the_deviation():
     assert dr_grpo((1.0, 0.0, 0.0, 0.0), PLAIN) == [0.75, -0.25, -0.25, -0.25]
     assert dr_grpo((2.0, 0.0, 0.0, 0.0), PLAIN) == [1.5, -0.5, -0.5, -0.5]
@@ -60,3 +80,14 @@ def test_rloo_is_dr_grpo_times_n_over_n_minus_one(rewards):
 def test_rounding_never_turns_a_flat_group_into_a_gradient():
     assert dr_grpo((0.1,) * 3, PLAIN) == [0.0] * 3
     assert rloo((0.7,), PLAIN) == [0.0]
+
+
+@pytest.mark.parametrize("name", ["dapo", "gspo", "cispo"])
+def test_papers_that_build_on_grpo_have_its_advantage(name):
+    spec, rewards = _record(name), (1.0, 0.0, 0.0, 0.0)
+    assert spec.advantage(rewards, spec.config()) == grpo(rewards, GrpoConfig())
+
+
+def test_ppo_without_a_value_network_is_centered_and_not_divided():
+    spec = _record("ppo_clip")
+    assert spec.advantage((2.0, 0.0), spec.config()) == [1.0, -1.0]

@@ -132,3 +132,23 @@ def test_a_chain_counts_once_in_its_groups_mean_and_spreads_its_credit(
     made.begin("rl", _settings(credit=credit))
     made.step(given)
     torch.testing.assert_close(gradient_of(made), expected, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["ppo_clip", "dapo", "gspo", "cispo"])
+def test_what_is_clipped_does_not_depend_on_how_a_chain_is_cut_or_ordered(
+    name, algorithm, engine, batch, sequence, gradient_of
+):
+    """A ratio of a whole sequence is a branch's: the branches of one episode may be in several micro-batches."""
+    given = batch((11, 8), (1.0, 0.0), objective=f"policy/{name}")
+    chain = tuple(sequence(length, episode=0, segment=segment) for segment, length in enumerate((11, 6, 14)))
+    given = evolve(given, sequences=(*chain, sequence(8, episode=1)), episodes=2)
+    found = []
+    for budget, order in ((200, 1), (1, -1)):
+        made = engine(algorithm(name))
+        made.begin("rl", _settings(micro_batch_tokens=budget))
+        stats = made.step(evolve(given, sequences=given.sequences[::order])).metrics
+        found.append((gradient_of(made), stats.get("clipped_share")))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=2e-5, atol=1e-7)
+    assert found[0][0].abs().max() > 0
+    assert found[0][1] == found[1][1]
+    assert (found[0][1] or 0) > 0 or name == "cispo"

@@ -10,11 +10,12 @@ import pytest
 
 from composer_core import AlgorithmSpec, RunView
 from composer_plugin_policy import plugin
-from composer_plugin_policy.config import GrpoConfig, PolicyGradientConfig, StageSettings
+from composer_plugin_policy.config import DapoConfig, GrpoConfig, PolicyGradientConfig, StageSettings
 
 
 def _view(kind="rl", settings=None, clips=None, trainer="policy/policy", **fields):
-    stage = SimpleNamespace(stage=SimpleNamespace(name="s", kind=kind, **fields), settings=settings or {})
+    own = {"max_staleness": 0} | fields if kind == "rl" else fields
+    stage = SimpleNamespace(stage=SimpleNamespace(name="s", kind=kind, **own), settings=settings or {})
     config = SimpleNamespace(trainer=SimpleNamespace(use=trainer), stages=(stage,))
     spec = AlgorithmSpec(name="ppo", advantage=list, objective=list, clips=clips)
     return RunView(config, {}, {"algorithms": (("other/ppo", spec),)})
@@ -24,8 +25,21 @@ def test_clipping_to_the_trainers_own_recomputation_is_refused():
     (problem,) = plugin.composer_check(_view(clips="old"))
     assert problem.where == "algorithm.use"
     assert "other/ppo" in problem.message and "1 by construction" in problem.message
-    assert list(plugin.composer_check(_view(clips="behavior"))) == []
     assert list(plugin.composer_check(_view(clips="old", trainer="other/trainer"))) == []
+
+
+def test_clipping_to_the_sampler_is_refused_where_no_token_can_be_stale():
+    (problem,) = plugin.composer_check(_view(clips="behavior"))
+    assert problem.where == "stages.s.max_staleness"
+    assert "other/ppo" in problem.message and "1 by construction" in problem.message
+    assert list(plugin.composer_check(_view(clips="behavior", max_staleness=1))) == []
+    assert list(plugin.composer_check(_view(clips="behavior", kind="sft"))) == []
+
+
+@pytest.mark.parametrize("name", ["ppo_clip", "dapo", "gspo", "cispo"])
+def test_every_algorithm_of_ours_that_clips_says_so(name):
+    (spec,) = (spec for spec in plugin.composer_algorithms() if spec.name == name)
+    assert (spec.clips, spec.needs) == ("behavior", {"behavior"})
 
 
 @pytest.mark.parametrize("key", ["beta", "credit", "kl", "loss_scale_tokens", "mask_ratio", "mask_delta"])
@@ -78,6 +92,8 @@ def test_a_cap_that_would_silence_every_token_is_refused():
         PolicyGradientConfig(cap=0.0)
     with pytest.raises(ValueError, match="cap"):
         GrpoConfig(cap=-1.0)
+    with pytest.raises(ValueError, match="clip_low"):
+        DapoConfig(clip_low=1.0)
 
 
 def test_the_hook_module_loads_no_torch():

@@ -66,7 +66,7 @@ class AlgorithmContract:
     def test_the_objective_leaves_its_inputs_as_they_are(self) -> None:
         before = self._inputs(advantages=(1.0, -0.5, 2.0))
         inputs, _ = self._objective(advantages=(1.0, -0.5, 2.0))
-        for name in ("logp_T", "advantage_T", "behavior_T", "old_T", "ref_T", "episode_T"):
+        for name in ("logp_T", "advantage_T", "behavior_T", "old_T", "ref_T", "episode_T", "sequence_T"):
             assert getattr(inputs, name).equal(getattr(before, name)), name
 
     def test_the_objective_raises_what_has_a_positive_advantage(self) -> None:
@@ -103,4 +103,5 @@ class AlgorithmContract:
             old_T=torch.tensor([-1.0, -2.0, -0.1]),
             ref_T=torch.tensor([-1.0, -2.5, -0.3]),
             episode_T=torch.tensor([0, 0, 1]),
+            sequence_T=torch.tensor([0, 0, 1]),
         )

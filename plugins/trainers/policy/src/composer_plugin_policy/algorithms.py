@@ -6,6 +6,9 @@ With n members, mean m and deviation s (population) of a group's rewards r:
 - grpo: (r_i - m) / (s + epsilon) (GRPO, Shao et al. 2024; its mean per answer length is not used here).
 - rloo: r_i - mean of the others = n / (n - 1) x (r_i - m) (REINFORCE leave-one-out, Kool et al. 2019).
 
+- ppo_clip: that of dr_grpo, which stands in for a value network.
+- dapo, gspo, cispo: that of grpo, as their papers have it.
+
 Equal rewards give exact zeros, so that rounding never turns a flat group into a gradient.
 """
 
@@ -13,16 +16,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, Protocol
 
-from composer_plugin_policy.config import GrpoConfig, PolicyGradientConfig
+from composer_plugin_policy.config import PolicyGradientConfig
 
 
-def dr_grpo(rewards: Sequence[float], config: PolicyGradientConfig) -> list[float]:
+class Divides(Protocol):
+    """Settings of an algorithm that divides by the deviation."""
+
+    @property
+    def epsilon(self) -> float:
+        """Added to it."""
+        ...
+
+
+def dr_grpo(rewards: Sequence[float], config: Any) -> list[float]:
     """r_i - m."""
     return _centered(rewards)
 
 
-def grpo(rewards: Sequence[float], config: GrpoConfig) -> list[float]:
+def grpo(rewards: Sequence[float], config: Divides) -> list[float]:
     """(r_i - m) / (s + epsilon)."""
     centered = _centered(rewards)
     deviation = math.sqrt(math.fsum(value * value for value in centered) / len(centered))

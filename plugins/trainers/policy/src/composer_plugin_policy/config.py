@@ -17,6 +17,7 @@ _POSITIVE: Any = [gt(0), lt(math.inf)]
 _NOT_NEGATIVE: Any = [ge(0), lt(math.inf)]
 _DECAY: Any = [ge(0), lt(1)]
 _SHARE: Any = [ge(0), le(1)]
+_CLIP: Any = [gt(0), lt(1)]
 
 
 def _ratio(_instance: object, attribute: Attribute[float], value: float) -> None:
@@ -102,6 +103,50 @@ class PolicyGradientConfig:
 
     cap: float = field(default=2.0, validator=_POSITIVE)
     """C: largest importance weight exp(old - behavior) of a token."""
+
+
+@frozen
+class PpoClipConfig:
+    """Settings of `ppo_clip`."""
+
+    clip_low: float = field(default=0.2, validator=_CLIP)
+    """A token whose ratio has fallen below 1 - clip_low is not pushed down any further."""
+    clip_high: float = field(default=0.2, validator=_POSITIVE)
+    """A token whose ratio has risen above 1 + clip_high is not pushed up any further."""
+
+
+@frozen
+class DapoConfig:
+    """Settings of `dapo`."""
+
+    clip_low: float = field(default=0.2, validator=_CLIP)
+    """A token whose ratio has fallen below 1 - clip_low is not pushed down any further."""
+    clip_high: float = field(default=0.28, validator=_POSITIVE)
+    """A token whose ratio has risen above 1 + clip_high is not pushed up any further."""
+    epsilon: float = field(default=1e-6, validator=_POSITIVE)
+    """Added to the deviation that centered rewards are divided by."""
+
+
+@frozen
+class GspoConfig:
+    """Settings of `gspo`; ratios of whole sequences are much nearer to 1 than those of tokens."""
+
+    clip_low: float = field(default=3e-4, validator=_CLIP)
+    """A sequence whose ratio has fallen below 1 - clip_low is not pushed down any further."""
+    clip_high: float = field(default=4e-4, validator=_POSITIVE)
+    """A sequence whose ratio has risen above 1 + clip_high is not pushed up any further."""
+    epsilon: float = field(default=1e-6, validator=_POSITIVE)
+    """Added to the deviation that centered rewards are divided by."""
+
+
+@frozen
+class CispoConfig:
+    """Settings of `cispo`."""
+
+    cap: float = field(default=5.0, validator=_POSITIVE)
+    """Largest weight of a token: 1 + epsilon_high of the paper, which gives no number."""
+    epsilon: float = field(default=1e-6, validator=_POSITIVE)
+    """Added to the deviation that centered rewards are divided by."""
 
 
 @frozen

@@ -148,13 +148,14 @@ class Engine:
             if not bool(masked_N.all()):
                 inputs = self._inputs(plan, micro, scores.logp_N, settings)
                 loss = self._loss(plan, without(masked_N, inputs)) / plan.divisor
+                scores.logp_N.retain_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
             tally.add_micro_batch(micro, scores, loss)
             tally.add(masked_rows=masked_B, masked=masked_N)
             if plan.algorithm is None:
                 tally.add_prediction(micro, scores)
             else:
-                tally.add_policy(micro, scores, getattr(plan.algorithm.config, "cap", None))
+                tally.add_policy(micro, scores, plan.algorithm.config, masked_N)
         with torch.no_grad():
             for micro in self._micro_batches(plan.probe, settings):
                 tally.add_parity(micro, self._scores(self._model, micro, settings))
@@ -186,6 +187,7 @@ class Engine:
             old_T=logp_N.detach() if "old" in plan.needs else None,
             ref_T=ref_N,
             episode_T=micro.episode_N,
+            sequence_T=micro.row_N,
         )
 
     def _loss(self, plan: Plan, inputs: ObjectiveInputs) -> torch.Tensor:

@@ -8,6 +8,7 @@ loop decides from versions and swaps; off-policyness is the importance weight's 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -25,6 +26,8 @@ SUMS = (
     "w",
     "w_squared",
     "capped",
+    "clips",
+    "clipped",
     "rerouted",
     "disagreed",
     "routed",
@@ -93,9 +96,13 @@ class Tally:
         """What stages of plain prediction report."""
         self.add(correct=scores.logits_NV.argmax(-1) == micro.targets_N)
 
-    def add_policy(self, micro: MicroBatch, scores: TokenScores, cap: float | None) -> None:
-        """What rl stages report: entropy, importance weights, and parity with the sampler."""
+    def add_policy(self, micro: MicroBatch, scores: TokenScores, config: Any, masked_N: torch.Tensor) -> None:
+        """What rl stages report: entropy, importance weights, what was clipped, and parity with the sampler."""
         self.add(entropy=entropy(scores.logits_NV, micro.temperature))
+        cap = getattr(config, "cap", None)
+        if hasattr(config, "clip_low") and scores.logp_N.retains_grad:
+            grad_N = scores.logp_N.grad
+            self.add(clips=~masked_N, clipped=(grad_N == 0) & (micro.advantage_N != 0) & ~masked_N)
         if micro.behavior_N is None:
             return
         delta_N = scores.logp_N.detach() - micro.behavior_N
@@ -156,6 +163,8 @@ class Tally:
     def policy(self) -> dict[str, float]:
         """Means over the tokens that were forwarded: those of groups that teach something."""
         found = {"entropy": self["entropy"] / max(1.0, self["trained"])} if self["trained"] else {}
+        if self["clips"]:
+            found["clipped_share"] = self["clipped"] / self["clips"]
         if self["weighed"]:
             found["weight_mean"] = self["w"] / self["weighed"]
             found["weight_capped_share"] = self["capped"] / self["weighed"]

@@ -9,7 +9,17 @@ from collections.abc import Iterator, Mapping
 
 from composer_core import AlgorithmSpec, Problem, RunView, TrainerSpec, hookimpl
 from composer_plugin_policy import algorithms
-from composer_plugin_policy.config import RL_KEYS, GrpoConfig, PolicyGradientConfig, PolicyTrainerConfig, StageSettings
+from composer_plugin_policy.config import (
+    RL_KEYS,
+    CispoConfig,
+    DapoConfig,
+    GrpoConfig,
+    GspoConfig,
+    PolicyGradientConfig,
+    PolicyTrainerConfig,
+    PpoClipConfig,
+    StageSettings,
+)
 
 COMPOSER_API = 1
 TRAINER = "policy/policy"
@@ -33,7 +43,7 @@ def composer_trainers() -> Iterator[TrainerSpec]:
 
 @hookimpl
 def composer_algorithms() -> Iterator[AlgorithmSpec]:
-    """Three advantages, one objective."""
+    """Three advantages with one objective, and four that clip."""
     yield AlgorithmSpec(
         name="dr_grpo",
         summary="reward minus the group's mean; truncated importance sampling",
@@ -58,6 +68,26 @@ def composer_algorithms() -> Iterator[AlgorithmSpec]:
         needs=NEEDS,
         config=PolicyGradientConfig,
     )
+    yield from _clipped()
+
+
+def _clipped() -> Iterator[AlgorithmSpec]:
+    """Those that clip the ratio to the sampler; see `clipped`."""
+    for name, summary, advantage, objective, config in (
+        ("ppo_clip", "PPO's clipped surrogate over centered rewards", algorithms.dr_grpo, "ppo", PpoClipConfig),
+        ("dapo", "grpo's advantage, clipped less tightly above than below", algorithms.grpo, "ppo", DapoConfig),
+        ("gspo", "grpo's advantage, clipped by the ratios of whole sequences", algorithms.grpo, "gspo", GspoConfig),
+        ("cispo", "grpo's advantage, its weight clipped and every token kept", algorithms.grpo, "cispo", CispoConfig),
+    ):
+        yield AlgorithmSpec(
+            name=name,
+            summary=summary,
+            advantage=advantage,
+            objective=f"composer_plugin_policy.clipped:{objective}",
+            needs={"behavior"},
+            clips="behavior",
+            config=config,
+        )
 
 
 @hookimpl
@@ -89,6 +119,16 @@ def _clipping(run: RunView) -> Iterator[Problem]:
                 f"{TRAINER} makes one update for each batch"
             )
             yield Problem("algorithm.use", message, "choose an algorithm that does not, such as policy/dr_grpo")
+        for stage in (choice.stage for choice in run.config.stages if choice.stage.kind == "rl"):
+            if record.clips == "behavior" and stage.max_staleness == 0:
+                message = (
+                    f"{id} clips the ratio to the sampler, which is 1 by construction up to rounding: "
+                    "at max_staleness = 0 a step trains the very weights that sampled its tokens"
+                )
+                fix = (
+                    "set max_staleness to 1 or more, or choose an algorithm that does not clip, such as policy/dr_grpo"
+                )
+                yield Problem(f"stages.{stage.name}.max_staleness", message, fix)
 
 
 def _rl_only(where: str, settings: Mapping[str, object]) -> Iterator[Problem]:
