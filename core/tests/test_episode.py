@@ -33,6 +33,7 @@ from composer_core.types import (
     Sampling,
     SlotKey,
     Stop,
+    ToolResult,
 )
 from composer_testing.fakes import tools
 from composer_testing.fakes.config import TasksConfig
@@ -543,3 +544,12 @@ def test_an_answer_can_be_asked_for_untrained():
     trace = run(Script(WRITE, ParsedTurn("well"), DONE), context=Turning(trained=False))
     acts = sum(turn.stop - turn.start for turn in trace.turns if turn.purpose == "act")
     assert sum(sum(branch.sampled.values()) for branch in trace.branches) == acts < trace.sampled_tokens()
+
+
+def test_a_request_closes_the_turn_that_results_have_begun():
+    script = Script(WRITE, ParsedTurn("well"), DONE)
+    run(script, context=Turning())
+    (acted, _, _), (asked, _, _) = script.asked[:2]
+    after = asked[len(acted) + len(RENDERER.render(ParsedTurn("", (WRITE,)))) :]
+    result, request = RENDERER.results([ToolResult("", "write", "written")], True), Message("user", "and?")
+    assert after == [*result, END, *RENDERER.request(request, True)]

@@ -177,7 +177,8 @@ class RunningEpisode:
             if isinstance(decision, NewBranch):
                 await self._open_branch(decision, sandbox)
             elif isinstance(decision, Ask):
-                ended = not self.turns or self.turns[-1].sampler_stop == "stop"
+                last = self.turns[-1] if self.turns and self.turns[-1].stop == len(self.rows[-1].ids) else None
+                ended = last is not None and last.sampler_stop == "stop"  # a turn that was begun is closed, and empty
                 with self.parts.blame("renderers"):
                     self.rows[-1].append(self.parts.renderer.request(decision.message, ended))
             stop = self._full()
