@@ -174,6 +174,8 @@ def _sealed(path: Path, name: str) -> int:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what it says, and what was found, without the lines of a log that lead to it."""
+    """What it says, and of the many lines that were found the one that tells most."""
     found = str(error.fields.get("found", "")) if isinstance(error, BackendError) else ""
-    return ": ".join(text.strip().splitlines()[-1] for text in (str(error).partition("\n")[0], found) if text.strip())
+    lines = [line.strip() for line in found.splitlines() if line.strip()]
+    told = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")
+    return ": ".join(filter(None, (str(error).partition("\n")[0], told)))
