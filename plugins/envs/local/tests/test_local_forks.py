@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from composer_core.errors import NoCapacity, TemplateMissing
+from composer_core.errors import NoCapacity, SandboxGone
 from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateRef, TemplateSpec
 from composer_core.trees import Tree
 from composer_plugin_local.config import NamespacesConfig
@@ -274,8 +274,16 @@ def test_a_provider_that_is_closed_while_its_keeper_starts_leaves_none() -> None
         await provider.close()
         await asyncio.gather(preparing, return_exceptions=True)
         assert children() == before
-        with pytest.raises(TemplateMissing):
-            await provider.create(TemplateRef("any"))
+
+    async def without_a_template() -> None:
+        before, provider = children(), NamespacesProvider()
+        creating = asyncio.ensure_future(provider.create(TemplateRef("any")))
+        await asyncio.sleep(0.01)
+        await provider.close()
+        with pytest.raises(SandboxGone, match="closed"):
+            await creating
+        assert children() == before
 
     for after_s in (0.0, 0.01, 0.03, 0.06, 0.1):
         asyncio.run(whole(after_s))
+    asyncio.run(without_a_template())

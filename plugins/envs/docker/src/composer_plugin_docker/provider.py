@@ -85,6 +85,9 @@ class DockerProvider:
             self._not_closed()
             if self._open is None:
                 engine = await Engine.connect(self._config.engine, owners.this_process())
+                if self._closed:
+                    await asyncio.to_thread(engine.close)
+                self._not_closed()
                 self._open = _Open(engine, Images(engine, self._config))
                 await reap(engine)
             return self._open

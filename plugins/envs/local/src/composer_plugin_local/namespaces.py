@@ -80,15 +80,22 @@ class NamespacesProvider:
 
     async def _started(self) -> Keeper:
         async with self._starting:
-            if self._closed:
-                raise SandboxGone("the provider was closed")
+            self._open()
             if self._keeper is None:
                 config = self._config
                 settings = {"bwrap": find_bwrap(config.bwrap), "tools": self._tools, "commands": config.commands}
                 settings["hidden"] = self._hidden
                 settings |= {"store_bytes": config.store_bytes, "cgroups": config.cgroups}
-                self._keeper = await Keeper.start(settings)
+                keeper = await Keeper.start(settings)
+                if self._closed:
+                    await keeper.close()
+                self._open()
+                self._keeper = keeper
             return self._keeper
+
+    def _open(self) -> None:
+        if self._closed:
+            raise SandboxGone("the provider was closed")
 
     async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
         missing = [need for need in spec.needs if need not in self._tools and not shutil.which(need, path=SYSTEM)]
