@@ -80,9 +80,11 @@ class QemuDriver:
             self.why = _line(error)
             if self._kvm is not None:
                 await asyncio.to_thread(refusals.remember, self.why)
+        finally:
+            if not self.assured:
+                self._forget_kvm()
         LOG.warning("machines run under TCG, an emulator, and not with KVM: %s", self.why)
         self.assured = False
-        self._forget_kvm()
         return None
 
     async def _base(self, want: Wanted, made: Image, boot_s: float) -> Capture:
