@@ -34,7 +34,10 @@ async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
     try:
         await _attempt(episode)
     except ComposerError as error:
-        return _void(episode, error)
+        trace = _void(episode, error)
+        if not trace.verdict.lost:
+            episode.closed.clear()
+        return trace
     finally:
         episode.stats["wall_s"] = time.perf_counter() - started
         await _release(episode)

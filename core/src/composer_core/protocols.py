@@ -677,7 +677,7 @@ class KeepsSegments(Protocol):
     """Optional, of a Context: closed branches wait elsewhere until the trace is whole, and outlive the process."""
 
     def segments(self, episode_id: str) -> MutableMapping[int, Trace]:
-        """By number of the branch, each with its turns; emptied by the loop when the episode has ended.
+        """By number of the branch, each with its turns; emptied by the loop when the episode has ended, if not as lost.
 
         What it holds at first is a lost attempt's: as far as the rows are the same, what was sampled there is taken
         instead of sampled. A branch is put in on a thread, and looked up on the event loop.

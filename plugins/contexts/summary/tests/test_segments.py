@@ -62,6 +62,17 @@ def test_a_lost_attempt_leaves_its_closed_branches_and_goes_on_behind_them(attem
     assert without_times(again) == without_times(whole), "as if nothing had happened, patch and all"
 
 
+def test_a_void_attempt_begins_again_from_nothing(attempt, left, tmp_path):
+    void, _ = attempt([*WHOLE[:4], RuntimeError("down")])
+    assert (void.verdict.cause, len(void.branches), left()) == ("sampler", 3, [])
+    attempt([*WHOLE[:4], GONE])
+    (tmp_path / "segments" / "rl-task-0#1.trace").write_bytes(b"damaged")
+    damaged, _ = attempt([])
+    assert (damaged.verdict.cause, left()) == ("host", [])
+    whole, script = attempt(WHOLE)
+    assert (whole.stop, len(script.asked)) == (Stop.FINISHED, 5)
+
+
 def test_what_was_sampled_in_a_branch_that_was_open_is_sampled_again(attempt):
     attempt([*WHOLE[:3], GONE])
     _, script = attempt(WHOLE[2:])
