@@ -25,6 +25,8 @@ its last results (`python tools/soak.py RESULTS.xml...`), all of them or the par
 and one in twenty crashes in the midst of a command: a container or virtual machine is killed from outside, another kind
 is destroyed under its command. Afterwards there may be no more processes, mounts, namespaces, control groups, files or
 descriptors than before, and of an engine no more containers, images or volumes.
+
+Seconds are what it took beside whatever else the machine had to do; [speed](benchmarks.md) is measured apart.
 """
 
 
