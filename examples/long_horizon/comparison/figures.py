@@ -1,0 +1,115 @@
+"""What is read out of finished runs, and the statistics of the comparison. No run is started here.
+
+Every arm is asked the same tasks as often, so a task's solve rate over seeds and attempts in one arm is paired with
+that in another. Intervals are 95 % bootstrap intervals that resample tasks.
+
+    compaction error of an arm = solve rate with an unlimited window - solve rate of the arm
+    ratio                      = error of self / error of prompted
+
+The ratio is quoted only if there is something to compare: the unlimited window solves at least 0.8 and prompted loses
+at least 0.10 of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from composer_core import statistics
+from composer_core.noise import bits, key_of
+from composer_core.tracking import read_events
+
+Rows = Mapping[str, Sequence[int]]
+SOLVED, LOST = 0.8, 0.10
+"""Least solve rate of the unlimited window, and least error of prompted, for a ratio to mean something."""
+AIM_ERROR, AIM_TOKENS = 0.5, 0.2
+"""What self is to reach: shares of prompted's error and of its tokens."""
+
+
+@frozen
+class Measured:
+    """One evaluation of one run."""
+
+    rows: Rows
+    """Task -> 1 or 0 of each attempt."""
+    summary_tokens: float
+    """Sampled for one summary, on average; 0 where none was written."""
+    summaries: float
+    """Compactions of an episode, on average."""
+    kept: float
+    """Share of the settings read so far that a summary holds word for word, on average; 1 without a summary."""
+    wall_s: float
+    """Of the whole run, stages and evaluations."""
+
+
+def read(folder: Path, moment: str) -> Measured:
+    """The evaluation `main` of a finished run, with what the probe found in its episodes."""
+    evaluation = json.loads((folder / f"evaluations/{moment}-main.json").read_text(encoding="utf-8"))
+    wall_s = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["wall_s"]
+    ended = {
+        event["result"]["key"]["task_id"] + str(event["result"]["key"]["attempt"]): event["result"]
+        for event in read_events(folder)
+        if event["event"] == "EpisodeEnded" and event["purpose"] == f"{moment}/main"
+    }
+    probes = [score for one in ended.values() for score in one["scores"] if score["reward"] == "summary/kept"]
+    segments = [score["parts"]["segments"] for score in probes]
+    tokens = [score["parts"].get("summary_tokens", 0.0) * count for score, count in zip(probes, segments, strict=True)]
+    return Measured(
+        rows=evaluation["rows"],
+        summary_tokens=sum(tokens) / max(1.0, sum(segments)),
+        summaries=statistics.mean(segments),
+        kept=statistics.mean([score["value"] for score in probes]),
+        wall_s=wall_s,
+    )
+
+
+def pooled(seeds: Sequence[Measured]) -> dict[str, list[int]]:
+    """Outcomes by task, over all seeds."""
+    found: dict[str, list[int]] = {}
+    for one in seeds:
+        for task, outcomes in one.rows.items():
+            found.setdefault(task, []).extend(outcomes)
+    return found
+
+
+@frozen
+class Ratio:
+    """Error of self as a share of prompted's."""
+
+    value: float
+    low: float
+    high: float
+
+
+def errors(unlimited: Rows, arm: Rows) -> dict[str, float]:
+    """Task -> solve rate lost against the unlimited window."""
+    shared = sorted(set(unlimited) & set(arm))
+    return {task: statistics.mean(unlimited[task]) - statistics.mean(arm[task]) for task in shared}
+
+
+def ratio(unlimited: Rows, prompted: Rows, ours: Rows, seed: int = 0) -> Ratio | None:
+    """Bootstrapped over tasks; None where it may not be quoted.
+
+    A resample in which prompted loses nothing has no ratio and counts as infinite, so it can only widen the interval.
+    """
+    theirs, own = errors(unlimited, prompted), errors(unlimited, ours)
+    pairs = [(theirs[task], own[task]) for task in sorted(theirs.keys() & own.keys())]
+    if statistics.solve_rate(unlimited) < SOLVED or statistics.mean([their for their, _ in pairs]) < LOST:
+        return None
+    key, size = key_of("long horizon", seed), len(pairs)
+    found = []
+    for resample in range(statistics.RESAMPLES):
+        drawn = [pairs[bits(key, resample * size + place) % size] for place in range(size)]
+        found.append(_share(drawn))
+    found.sort()
+    low, high = found[int(0.025 * len(found))], found[math.ceil(0.975 * len(found)) - 1]
+    return Ratio(_share(pairs), low, high)
+
+
+def _share(pairs: Sequence[tuple[float, float]]) -> float:
+    theirs, ours = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    return ours / theirs if theirs > 0 else math.inf

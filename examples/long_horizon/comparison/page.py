@@ -1,0 +1,122 @@
+"""docs/long_horizon.md out of what was measured: a table, the figure, the claim, and what did not come out as hoped.
+
+Every sentence that judges is made from figures; the page's head says what was compared, and how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from comparison.arms import ARMS
+from comparison.figures import AIM_ERROR, AIM_TOKENS, LOST, SOLVED, Measured, Rows, errors, pooled, ratio
+from comparison.plot import Bar
+from composer_core import statistics
+
+HEAD = """# Episodes that outlive their window
+
+An agent reads a logbook of eleven pages. Each of the first three names a setting of three made-up words, every page
+says with which word it is turned, the last one asks for one of the settings. A page is shown once, and nothing can be
+written down but the answer. A book takes about 1,500 tokens, the window has 384. To-dos and the history file are off.
+What the arms are, what is fair about them and what is not stands in the example's README
+(`examples/long_horizon/README.md`).
+
+![Share of held-out books solved, by arm](long_horizon.svg)
+"""
+TITLE = "| arm | solved | error | tokens of a summary | summaries | settings kept by one | seconds a seed |"
+Arms = Mapping[str, Sequence[Measured]]
+"""Key of ARMS -> what each seed found, in one order of seeds."""
+
+
+def bars(found: Arms) -> list[Bar]:
+    """The rows of the figure."""
+    made = []
+    for name, seeds in found.items():
+        rows = pooled(seeds)
+        each = [statistics.solve_rate(one.rows) for one in seeds]
+        tokens = statistics.mean([one.summary_tokens for one in seeds])
+        note = f"{tokens:.0f} tokens a summary" if tokens else ""
+        low, high = statistics.interval(rows)
+        made.append(Bar(ARMS[name].title, statistics.solve_rate(rows), low, high, each, note, name == "self"))
+    return made
+
+
+def page(found: Arms, command: str, where: str) -> str:
+    """The whole page."""
+    count = len(next(iter(found.values())))
+    rows = pooled(found["unlimited"])
+    attempts = len(next(iter(rows.values())))
+    lines = [
+        HEAD,
+        TITLE,
+        "|---" * (TITLE.count("|") - 1) + "|",
+        *(line(name, seeds, found["unlimited"]) for name, seeds in found.items()),
+        "",
+        f"{len(rows)} held-out books x {attempts} attempts over {count} seed{'s' * (count > 1)}, sampled at T = 1; "
+        "95 % intervals resample books. Error is the solve rate lost against the unlimited window.",
+        "",
+        *verdict(found),
+        "",
+        "## Each seed",
+        "| arm | solved |",
+        "|---|---|",
+        *(
+            f"| {ARMS[name].title} | {', '.join(f'{statistics.solve_rate(one.rows):.3f}' for one in seeds)} |"
+            for name, seeds in found.items()
+        ),
+        "",
+        f"`{command}`, {where}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def line(name: str, seeds: Sequence[Measured], unlimited: Sequence[Measured]) -> str:
+    """A row of the table."""
+    rows = pooled(seeds)
+    low, high = statistics.interval(rows)
+    solved = f"{statistics.solve_rate(rows):.3f} ({low:.3f} to {high:.3f})"
+    error = "-" if name == "unlimited" else _interval(pooled(unlimited), rows)
+
+    def of(key: str, form: str) -> str:
+        return format(statistics.mean([getattr(one, key) for one in seeds]), form)
+
+    told = [of("summary_tokens", ".1f"), of("summaries", ".1f"), of("kept", ".3f")]
+    if not any(one.summary_tokens for one in seeds):
+        told = ["-", told[1], "-"]
+    return f"| {ARMS[name].title} | {solved} | {error} | {' | '.join(told)} | {of('wall_s', '.0f')} |"
+
+
+def _interval(unlimited: Rows, rows: Rows) -> str:
+    lost, low, high = statistics.paired_interval(rows, unlimited)
+    return f"{lost:.3f} ({low:.3f} to {high:.3f})"
+
+
+def verdict(found: Arms) -> Iterator[str]:
+    """What was aimed at, what was found, and what fell short."""
+    unlimited, prompted, ours = (pooled(found[name]) for name in ("unlimited", "prompted", "self"))
+    solved = statistics.solve_rate(unlimited)
+    lost = statistics.mean(list(errors(unlimited, prompted).values()))
+    quoted = ratio(unlimited, prompted, ours)
+    tokens = _tokens(found["self"]) / max(1e-9, _tokens(found["prompted"]))
+    if quoted is None:
+        yield (
+            f"**No ratio of errors is quoted**: it takes an unlimited window that solves {SOLVED} (found {solved:.3f}) "
+            f"and a prompted arm that loses {LOST:.2f} (found {lost:.3f})."
+        )
+    else:
+        met = "met" if quoted.value <= AIM_ERROR else "MISSED"
+        interval = f"{quoted.low:.2f} to {quoted.high:.2f}"
+        yield f"Self's error is **{quoted.value:.2f}** ({interval}) of prompted's; aimed at {AIM_ERROR} or less: {met}."
+    met = "met" if tokens <= AIM_TOKENS else "MISSED"
+    yield f"Its summaries take **{tokens:.2f}** of prompted's tokens; aimed at {AIM_TOKENS} or less: {met}."
+    wide = [ARMS[name].title for name, seeds in found.items() if _half_width(seeds) > 0.05]
+    if wide:
+        yield f"Intervals wider than 0.05 to either side: {', '.join(wide)}."
+
+
+def _tokens(seeds: Sequence[Measured]) -> float:
+    return statistics.mean([one.summary_tokens for one in seeds])
+
+
+def _half_width(seeds: Sequence[Measured]) -> float:
+    rows = pooled(seeds)
+    return statistics.half_width([statistics.mean(row) for row in rows.values()])

@@ -1,0 +1,38 @@
+"""How the demonstrator sums up: in a line, or in a record of a dozen sections. Both hold the same.
+
+The settings that it keeps and what is due stand in both, word for word; a record says eleven other things that are
+worth saying in general and are the same in every book.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SECTIONS = (
+    ("task", "turn pages until one asks then answer"),
+    ("intent", "an answer word by word"),
+    ("place", "a log whose pages turn one way"),
+    ("files", "none was changed"),
+    ("findings", "{facts}"),
+    ("decisions", "to keep settings and leave all others"),
+    ("changes", "none were made so far"),
+    ("errors", "none were met so far"),
+    ("tests", "none can be run here"),
+    ("problems", "none are open so far"),
+    ("todos", "turn all pages that are left"),
+    ("next", "{due}"),
+)
+REQUEST = " summary with sections " + " ".join(name for name, _ in SECTIONS)
+"""What `summary/prompted` asks in this example; a test holds the run file against it."""
+
+
+def short(facts: Sequence[str], due: str) -> str:
+    return "".join(f" {text}" for text in [*facts, due])
+
+
+def sections(facts: Sequence[str], due: str) -> str:
+    told = {"facts": " ".join(facts) or "none", "due": due}
+    return "".join(f" {name} {text.format(**told)}" for name, text in SECTIONS)
+
+
+WAYS = {"short": short, "sections": sections}

@@ -1,0 +1,140 @@
+"""What the page says follows from what was measured: on made-up runs with known answers."""
+
+import json
+import math
+from xml.etree import ElementTree
+
+import pytest
+from comparison.arms import ARMS, HERE, RUNS
+from comparison.figures import Measured, errors, pooled, ratio, read
+from comparison.page import bars, page
+from comparison.plot import svg
+
+from composer_core import statistics
+from composer_core.config import load
+
+TASKS = 128
+
+
+@pytest.fixture(autouse=True)
+def fewer_resamples(monkeypatch):
+    monkeypatch.setattr(statistics, "RESAMPLES", 200)
+
+
+def rows(solved):
+    """Every task with four attempts, of which about a share is solved, more of them in some tasks than in others."""
+    made = {}
+    for number in range(TASKS):
+        count = min(4, max(0, round(4 * solved + (number % 3 - 1) * (0 < solved < 1))))
+        made[f"t{number}"] = [1] * count + [0] * (4 - count)
+    return made
+
+
+def measured(solved, tokens=0.0):
+    return Measured(rows(solved), tokens, 10.0 * bool(tokens), 0.9 if tokens else 1.0, 200.0)
+
+
+def arms(ours=0.75, prompted=0.5, unlimited=1.0, tokens=15.0):
+    found = {
+        "unlimited": measured(unlimited),
+        "truncate": measured(0.0),
+        "prompted": measured(prompted, 82.0),
+        "self-sft": measured(0.5, 15.0),
+        "self": measured(ours, tokens),
+    }
+    return {name: [one] * 3 for name, one in found.items()}
+
+
+def told(**changed):
+    return page(arms(**changed), "command", "machine")
+
+
+def test_errors_are_what_is_lost_against_the_unlimited_window():
+    lost = errors({"a": [1, 1], "b": [1, 0], "c": [1]}, {"a": [1, 0], "b": [1, 1]})
+    assert lost == {"a": 0.5, "b": -0.5}
+
+
+def test_the_ratio_of_two_arms_has_its_interval_around_it():
+    found = ratio(rows(1.0), rows(0.5), rows(0.75))
+    assert found.value == pytest.approx(0.5, abs=0.02)
+    assert found.low < found.value < found.high
+    assert found.high - found.low < 0.2
+    assert ratio(rows(1.0), rows(0.5), rows(0.5)).value == 1.0
+    assert ratio(rows(1.0), rows(0.5), rows(1.0)).value == 0.0
+
+
+def test_a_ratio_that_would_mean_nothing_is_not_quoted():
+    assert ratio(rows(0.75), rows(0.25), rows(0.5)) is None
+    assert ratio(rows(1.0), rows(1.0), rows(1.0)) is None
+    assert "No ratio of errors is quoted" in told(unlimited=0.75)
+    assert "aimed at 0.5" not in told(unlimited=0.75)
+
+
+def test_a_resample_without_an_error_of_prompted_widens_the_interval():
+    hard = {f"t{number}": [0] if number == 0 else [1] for number in range(8)}
+    every = {task: [1] for task in hard}
+    assert ratio(every, hard, hard).high == math.inf
+
+
+def test_seeds_are_pooled_by_task():
+    assert pooled([measured(1.0), measured(0.0)])["t1"] == [1] * 4 + [0] * 4
+
+
+def test_the_page_says_what_was_reached_and_what_was_missed():
+    assert told(ours=1.0).count(": met.") == 2
+    missed = told(ours=0.5, tokens=40.0)
+    assert missed.count("MISSED") == 2
+    assert "**1.00** (1.00 to 1.00)" in missed
+    assert "**0.49** of prompted's tokens" in missed
+    table = [line for line in told().splitlines() if line.startswith("| self |")]
+    assert "| 0.748 (" in table[0] and "| 15.0 | 10.0 | 0.900 | 200 |" in table[0]
+
+
+def test_intervals_that_are_too_wide_are_named():
+    found = {name: [Measured({"a": [1], "b": [0]}, 1.0, 1.0, 1.0, 1.0)] for name in ARMS}
+    assert "wider than 0.05" in page(found, "c", "w")
+    assert "wider than 0.05" not in told()
+
+
+def test_the_figure_is_well_formed_and_has_every_arm():
+    tree = ElementTree.fromstring(svg(bars(arms())))
+    texts = [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert {arm.title for arm in ARMS.values()} <= set(texts)
+    assert len(list(tree.iter("{http://www.w3.org/2000/svg}circle"))) == 3 * len(ARMS)
+
+
+def test_figures_are_read_from_a_run_folder(tmp_path):
+    (tmp_path / "evaluations").mkdir()
+    (tmp_path / "evaluations/after-main.json").write_text(json.dumps({"rows": {"a": [1, 0]}}))
+    (tmp_path / "summary.json").write_text(json.dumps({"wall_s": 12.5}))
+    events = [ended("after/main", 0, 3, 10.0), ended("after/main", 1, 1, 30.0), ended("rl", 0, 9, 99.0)]
+    events.insert(0, ended("after/main", 0, 7, 70.0))  # made again after an interruption: the later one counts
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert read(tmp_path, "after") == Measured({"a": [1, 0]}, 15.0, 2.0, 0.5, 12.5)
+
+
+def ended(purpose, attempt, segments, tokens):
+    parts = {"segments": segments, "summary_tokens": tokens}
+    scores = [{"reward": "summary/kept", "value": 0.5, "parts": parts}, {"reward": "other", "value": 1.0, "parts": {}}]
+    result = {"key": {"task_id": "a", "attempt": attempt}, "scores": scores}
+    return {"event": "EpisodeEnded", "purpose": purpose, "result": result}
+
+
+def test_arms_have_the_same_stages_tasks_and_window_and_the_demonstrator_forgets_alike():
+    configs = {name: load(HERE / "run.toml", settings) for name, settings in RUNS.items()}
+    ours = configs["self"]
+    for name, config in configs.items():
+        assert config.stages == ours.stages
+        assert (config.tasks, config.rewards, config.model, config.seed) == (
+            ours.tasks,
+            ours.rewards,
+            ours.model,
+            ours.seed,
+        )
+        reader = {**config.samplers["reader"].settings, "summary": "short"}
+        assert reader == {**ours.samplers["reader"].settings, "summary": "short"}
+        if name != "unlimited":
+            assert config.limits == ours.limits
+            assert config.context.settings["state"] == []
+    assert configs["prompted"].context.settings["untrained_in"] == ["rl"]
+    assert configs["prompted"].context.settings["trigger_tokens"] == ours.context.settings["trigger_tokens"]
