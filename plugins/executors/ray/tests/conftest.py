@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -22,6 +26,9 @@ FAKES = ROOT / "examples/fakes/run.toml"
 INFO = "composer_plugin_mishaps-0.1.dist-info"
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# As where a cluster is shared: who has an address alone is not let in.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 @pytest.fixture(scope="session")
@@ -37,34 +44,78 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cluster(site):
-    """Its address; executors of this process find the connection and leave it open."""
+    """Its address, of a cluster that others have started; executors of this process find the connection to it."""
     import ray
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", site)  # of the processes that it starts
-        ray.init(
-            address="local",
-            num_cpus=64,
-            include_dashboard=False,
-            object_store_memory=150 << 20,
-            log_to_driver=False,
-            configure_logging=False,
-        )
-    yield ray.get_runtime_context().gcs_address
-    ray.shutdown()
+    with Head(site) as address:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+        yield address
+        ray.shutdown()
 
 
-class Node:
-    """A second machine of the cluster, as far as Ray can tell."""
+class Started:
+    """`ray start ...` in a process of its own; what it has started ends with it."""
 
-    def __init__(self, address, site):
+    def __init__(self, site, *options):
         self._process = subprocess.Popen(
-            [Path(sys.executable).with_name("ray"), "start", f"--address={address}", "--num-cpus=64", "--block"],
+            [Path(sys.executable).with_name("ray"), "start", "--num-cpus=64", "--block", *options],
             env={**os.environ, "PYTHONPATH": site},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    def close(self):
+        """Safe twice."""
+        if self._process.poll() is not None:
+            return
+        mine = [self._process.pid, *self._children()]
+        os.killpg(self._process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a head waits for its monitor, which listens to nobody
+            self._process.wait(3)
+        for pid in mine:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _children(self):
+        return [int(pid) for pid in filter(str.isdigit, os.listdir("/proc")) if parent_of(pid) == self._process.pid]
+
+
+class Head(Started):
+    """A cluster's first machine, on loopback; its address is HOST:PORT, as people write it."""
+
+    def __init__(self, site):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._folder = tempfile.mkdtemp(prefix="rt-", dir="/tmp")  # sockets lie below it: their paths must be short
+        options = [f"--port={self._address.rpartition(':')[2]}", "--node-ip-address=127.0.0.1"]
+        options += ["--include-dashboard=false", f"--object-store-memory={150 << 20}", f"--temp-dir={self._folder}"]
+        super().__init__(site, "--head", *options)
+
+    def __enter__(self):
+        host, port = self._address.split(":")
+        for _ in range(600):
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+                return self._address
+            time.sleep(0.1)
+        self.close()
+        raise AssertionError("the cluster did not start")
+
+    def __exit__(self, *error):
+        self.close()
+
+    def close(self):
+        super().close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Node(Started):
+    """A second machine of the cluster, as far as Ray can tell."""
+
+    def __init__(self, address, site):
+        super().__init__(site, f"--address={address}")
         self.id = self._joined()
 
     def _joined(self):
@@ -86,17 +137,8 @@ class Node:
         os.kill(self._raylet(), signal.SIGKILL)
 
     def _raylet(self):
-        (found,) = (
-            int(pid)
-            for pid in filter(str.isdigit, os.listdir("/proc"))
-            if parent_of(pid) == self._process.pid and read(f"/proc/{pid}/cmdline").split(b"\0")[0].endswith(b"/raylet")
-        )
+        (found,) = (p for p in self._children() if read(f"/proc/{p}/cmdline").split(b"\0")[0].endswith(b"/raylet"))
         return found
-
-    def close(self):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        self._process.wait(30)
 
 
 def parent_of(pid):
@@ -165,8 +207,7 @@ class Run:
 
     def processes(self):
         """worker/worker-0.1 and so on -> process id."""
-        told = (self.status() or {}).get("executor", {})
-        return {name.removesuffix("/pid"): int(pid) for name, pid in told.items() if name.endswith("/pid") and pid}
+        return {name: int(pid) for name, pid in self.figures("", "/pid").items() if pid}
 
     def kill(self, name, step=2, under=None):
         """SIGKILL, when it has episodes of the run in it; `under` is the sort of process to ask for these.
@@ -190,8 +231,13 @@ class Run:
         return self._episodes(place if under == name else under)
 
     def _episodes(self, process):
+        return sum(self.figures(process, "/episodes").values())
+
+    def figures(self, sort, figure):
+        """Of the processes whose names begin so, as the run told last."""
         told = (self.status() or {}).get("executor", {})
-        return sum(n for name, n in told.items() if name.startswith(process) and name.endswith("/episodes"))
+        rows = {name: value for name, value in told.items() if name.startswith(sort) and name.endswith(figure)}
+        return {name.removesuffix(figure): value for name, value in rows.items()}
 
     def status(self):
         try:

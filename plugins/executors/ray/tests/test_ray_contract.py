@@ -1,12 +1,16 @@
 """`ray/ray` keeps the contract of its kind, on real actors."""
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ray.exceptions import AuthenticationError
 
+from composer_core.errors import ConfigError
+from composer_plugin_ray.cluster import Cluster
 from composer_plugin_ray.config import RayConfig
 from composer_plugin_ray.executor import RayExecutor
 from composer_testing.contracts.executors import ExecutorContract
@@ -24,6 +28,19 @@ class TestHookModule(HookModuleContract):
 class TestRayExecutor(ExecutorContract):
     def build(self, context):
         return RayExecutor(RayConfig(workers=1, episodes_per_worker=16), context)
+
+
+@pytest.mark.parametrize("error", [ConnectionError("Failed to connect"), AuthenticationError("no token")])
+def test_a_cluster_that_lets_nobody_in_is_a_mistake_of_the_run_file_and_tokens_are_named(monkeypatch, error):
+    def init(**options):
+        assert options["address"] == "10.0.0.1:6379"
+        raise error
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(ConfigError, match="no Ray cluster lets us in") as told:
+        asyncio.run(Cluster(RayConfig(address="10.0.0.1:6379")).open())
+    assert str(error) in told.value.fields["found"] and "RAY_AUTH_MODE=token" in told.value.fields["fix"]
 
 
 def test_check_says_what_environment_servers_need_and_what_the_processes_take():

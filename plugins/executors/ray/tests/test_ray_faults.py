@@ -22,6 +22,8 @@ def test_undisturbed_it_gives_the_bytes_of_one_process(run, undisturbed):
     made = run().start().finish()
     same_as(made, undisturbed)
     assert not made.voids()
+    assert made.figures("replica/", "/version") == {"replica/replica-0.0": STEPS, "replica/replica-1.1": STEPS}
+    assert set(made.figures("", "/restarts").values()) == {0}
 
 
 @pytest.mark.parametrize("name", ["worker/", "replica/"])

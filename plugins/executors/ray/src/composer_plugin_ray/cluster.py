@@ -18,6 +18,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
 from attrs import define
+from ray.exceptions import RayError
 
 from composer_core.errors import ConfigError
 from composer_plugin_ray.config import RayConfig
@@ -43,12 +44,13 @@ class Cluster:
         try:
             async with asyncio.timeout(self.config.start_timeout_s):
                 await asyncio.to_thread(lambda: ray.init(**self._arguments()))
-        except (OSError, RuntimeError, ValueError, TimeoutError) as error:
+        except (OSError, RuntimeError, ValueError, TimeoutError, RayError) as error:
+            fix = 'name a running cluster ("HOST:PORT"), or leave it out to start one on this machine'
             raise ConfigError(
-                "Ray does not start" if not self.config.address else "no Ray cluster answers",
+                "Ray does not start" if not self.config.address else "no Ray cluster lets us in",
                 where="executor.address",
                 found=f"{self.config.address or 'a cluster of our own'}: {type(error).__name__}: {error}",
-                fix='name a running cluster ("HOST:PORT"), or leave it out to start one on this machine',
+                fix=f"{fix}; a cluster with tokens needs RAY_AUTH_MODE=token and its token here too (docs.ray.io)",
             ) from error
 
     def _arguments(self) -> Mapping[str, Any]:
