@@ -1,5 +1,7 @@
 """What every sampler must do (`protocols.Sampler`). Subclass `SamplerContract`, override `build` and `weights`.
 
+A sampler that cannot promise equal ids for equal noise subclasses `ServedSamplerContract`.
+
 Plain asyncio, no torch: a sampler may live behind a process or a network.
 """
 
@@ -29,11 +31,11 @@ def flat(completion: Completion) -> list[int]:
     return list(completion.ids.values())
 
 
-class SamplerContract:
-    """Name your subclass `Test...`. The sampler's vocabulary must hold the ids 0 to 9."""
+class ServedSamplerContract:
+    """For samplers that do not offer "sampler.deterministic", such as those behind a server that batches as it likes.
 
-    logprob_tolerance = 1e-4
-    """Largest difference of a log-probability between two batch compositions."""
+    Name your subclass `Test...`. The sampler's vocabulary must hold the ids 0 to 9.
+    """
 
     def build(self, tmp_path: Path) -> Sampler:
         raise NotImplementedError("return a fresh sampler with room for at least 2 resident sessions")
@@ -75,20 +77,6 @@ class SamplerContract:
         assert flat(stopped) == free[:end]
         assert stopped.stop == "stop"
 
-    def test_equal_noise_draws_equal_ids_alone_and_in_company(self, tmp_path: Path) -> None:
-        async def body(sampler: Sampler) -> tuple[Completion, list[Completion]]:
-            settings = GenerateSettings(max_tokens=10)
-            alone = await sampler.generate(PROMPT, settings, request("alone"))
-            company = [request("again"), *(request(f"other-{index}", noise=index) for index in range(5))]
-            prompts = [PROMPT, *([7] * (index + 2) for index in range(5))]
-            runs = [sampler.generate(ids, settings, who) for ids, who in zip(prompts, company, strict=True)]
-            return alone, list(await asyncio.gather(*runs))
-
-        alone, together = self.run(tmp_path, body)
-        assert flat(together[0]) == flat(alone)
-        for one, other in zip(together[0].logprobs.values(), alone.logprobs.values(), strict=True):
-            assert abs(one - other) <= self.logprob_tolerance
-
     def test_other_noise_draws_other_ids(self, tmp_path: Path) -> None:
         async def body(sampler: Sampler) -> list[list[int]]:
             settings = GenerateSettings(max_tokens=16)
@@ -97,23 +85,9 @@ class SamplerContract:
 
         assert len({tuple(ids) for ids in self.run(tmp_path, body)}) > 1
 
-    def test_a_turn_may_be_cut_anywhere(self, tmp_path: Path) -> None:
-        """Noise is a function of the position: continuing by position draws what one long turn draws."""
-
-        async def body(sampler: Sampler) -> tuple[list[int], list[int]]:
-            whole = flat(await sampler.generate(PROMPT, GenerateSettings(max_tokens=12), request("whole")))
-            parts: list[int] = []
-            for _ in range(3):
-                who = request("parts", position=len(parts))
-                parts += flat(await sampler.generate([*PROMPT, *parts], GenerateSettings(max_tokens=4), who))
-            return whole, parts
-
-        whole, parts = self.run(tmp_path, body)
-        assert whole == parts
-
     def test_a_session_may_go_on_from_other_ids(self, tmp_path: Path) -> None:
         async def body(sampler: Sampler) -> tuple[list[int], list[int]]:
-            settings = GenerateSettings(max_tokens=6)
+            settings = GenerateSettings(max_tokens=6, temperature=0.0)
             await sampler.generate([*PROMPT, 8, 8], settings, request("s"))
             changed = flat(await sampler.generate([*PROMPT, 7], settings, request("s")))
             return changed, flat(await sampler.generate([*PROMPT, 7], settings, request("fresh")))
@@ -210,6 +184,41 @@ class SamplerContract:
                 await sampler.generate(PROMPT, GenerateSettings(max_tokens=1), request())
 
         self.run(tmp_path, body)
+
+
+class SamplerContract(ServedSamplerContract):
+    """For samplers that offer "sampler.deterministic": ids are a function of weights, prompt and noise."""
+
+    logprob_tolerance = 1e-4
+    """Largest difference of a log-probability between two batch compositions."""
+
+    def test_equal_noise_draws_equal_ids_alone_and_in_company(self, tmp_path: Path) -> None:
+        async def body(sampler: Sampler) -> tuple[Completion, list[Completion]]:
+            settings = GenerateSettings(max_tokens=10)
+            alone = await sampler.generate(PROMPT, settings, request("alone"))
+            company = [request("again"), *(request(f"other-{index}", noise=index) for index in range(5))]
+            prompts = [PROMPT, *([7] * (index + 2) for index in range(5))]
+            runs = [sampler.generate(ids, settings, who) for ids, who in zip(prompts, company, strict=True)]
+            return alone, list(await asyncio.gather(*runs))
+
+        alone, together = self.run(tmp_path, body)
+        assert flat(together[0]) == flat(alone)
+        for one, other in zip(together[0].logprobs.values(), alone.logprobs.values(), strict=True):
+            assert abs(one - other) <= self.logprob_tolerance
+
+    def test_a_turn_may_be_cut_anywhere(self, tmp_path: Path) -> None:
+        """Noise is a function of the position: continuing by position draws what one long turn draws."""
+
+        async def body(sampler: Sampler) -> tuple[list[int], list[int]]:
+            whole = flat(await sampler.generate(PROMPT, GenerateSettings(max_tokens=12), request("whole")))
+            parts: list[int] = []
+            for _ in range(3):
+                who = request("parts", position=len(parts))
+                parts += flat(await sampler.generate([*PROMPT, *parts], GenerateSettings(max_tokens=4), who))
+            return whole, parts
+
+        whole, parts = self.run(tmp_path, body)
+        assert whole == parts
 
 
 class RoutedSamplerContract(SamplerContract):
