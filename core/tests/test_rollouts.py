@@ -19,6 +19,7 @@ from composer_core.types import (
     EpisodeResult,
     GradingRef,
     Outcome,
+    Score,
     StepStats,
     Task,
     TaskView,
@@ -130,6 +131,8 @@ def test_group_rewards_are_added_and_leave_written_traces_alone() -> None:
     assert sorted(scored.rewards) == [1.0, 1.5]
     assert sorted(row[0].value for row in scored.group_scores) == [0.0, 1.0]
     assert sorted(batches[0].groups[0].rewards) == [1.0, 1.5]
+    hinted = sorted((sequence.episode, hint.text) for sequence in batches[0].sequences for hint in sequence.hints)
+    assert hinted == [(0, "not 0"), (1, "not 1")], "what it says of turns goes to the trainer"
     assert stats[0].metrics["solve_rate"] == 1.0
     assert stats[0].metrics["turns_mean"] == 4.0
     assert (stats[0].metrics["reward/tests/first"], stats[0].metrics["reward_std/tests/first"]) == (0.25, 0.25)
@@ -224,5 +227,5 @@ class Store(World):
         return self.files[uri]
 
 
-def first_alone(group: tuple[Trace, ...]) -> list[float]:
-    return [float(trace.key.attempt == 0) for trace in group]
+def first_alone(group: tuple[Trace, ...]) -> list[Score]:
+    return [Score("", "", float(trace.key.attempt == 0), hints={0: f"not {trace.key.attempt}"}) for trace in group]

@@ -33,6 +33,7 @@ CAPABILITIES: Mapping[str, str] = {
     "sampler.swaps": "weights can be replaced while generations are in flight",
     "sampler.routes": "expert ids of every forwarded token are returned",
     "sampler.deterministic": "the same ids whatever else is in the batch",
+    "reward.hints": "says of turns what would have helped there, for text feedback",
     "trainer.deterministic": "identical weights from identical batches",
     "trainer.routes": "replays the sampler's expert ids",
     "trainer.parity": "compares itself with the sampler's log-probabilities, with a probe's where a batch has none",

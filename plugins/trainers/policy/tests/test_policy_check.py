@@ -7,8 +7,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from attrs import evolve
 
-from composer_core import AlgorithmSpec, RunView
+from composer_core import AlgorithmSpec, RewardSpec, RunView
 from composer_plugin_policy import plugin
 from composer_plugin_policy.config import DapoConfig, GrpoConfig, PolicyGradientConfig, StageSettings
 
@@ -61,6 +62,14 @@ def test_settings_without_effect_are_refused():
     assert list(plugin.composer_check(_view(settings={"replay_tau": 0.5}, router_replay=True))) == []
 
 
+def test_feedback_without_a_reward_that_says_anything_is_refused():
+    (problem,) = plugin.composer_check(_view(settings={"feedback": 0.1}))
+    assert problem.where == "stages.s.feedback"
+    hinting = RewardSpec(name="says", function=list, capabilities={"reward.hints"})
+    view = _view(settings={"feedback": 0.1})
+    assert list(plugin.composer_check(evolve(view, records={**view.records, "rewards": (("x/says", hinting),)}))) == []
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -79,6 +88,7 @@ def test_settings_without_effect_are_refused():
         {"mask_ratio": 0.9},
         {"mask_ratio": 1.0},
         {"mask_delta": -1.0},
+        {"feedback": -0.1},
         {"replay_tau": -0.1},
     ],
 )

@@ -21,7 +21,7 @@ def broken_calls(group: Sequence[Trace], config: BrokenCallsConfig) -> list[Scor
 
     What was wrong with a turn's calls is also a hint for that turn, with which a trainer can make a teacher of it.
 
-    Source: "Improving Composer through real-time RL" (Cursor, 2026-03-26), where broken calls became negative examples.
+    Source: cursor.com/blog/real-time-rl-for-composer (2026-03-26), where broken calls became negative examples.
     """
     return [gated(trace, _of(trace, config)) for trace in group]
 

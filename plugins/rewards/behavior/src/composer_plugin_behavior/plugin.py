@@ -41,6 +41,7 @@ def composer_rewards() -> Iterable[RewardSpec]:
         summary="calls that could not be executed",
         function="composer_plugin_behavior.broken_calls:broken_calls",
         config=config.BrokenCallsConfig,
+        capabilities={"reward.hints"},
         scope="group",
         range=COST,
         weight=0.1,

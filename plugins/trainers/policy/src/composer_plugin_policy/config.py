@@ -82,6 +82,8 @@ class StageSettings:
     """rl: mask sequences whose geometric mean of exp(old - behavior) is above this or below its inverse; 0 is off."""
     mask_delta: float = field(default=0.0, validator=_NOT_NEGATIVE)
     """rl: mask sequences with a token whose |old - behavior| is above this, in nats; 0 is off."""
+    feedback: float = field(default=0.0, validator=_NOT_NEGATIVE)
+    """rl: weight of the KL from the policy that is told the rewards' hints to the one that is not; 0 is off."""
 
     def rule(self) -> CreditRule:
         """The part of these settings that credit needs."""
@@ -93,7 +95,7 @@ class StageSettings:
         return bool(self.mask_ratio or self.mask_delta)
 
 
-RL_KEYS = ("loss_scale_tokens", "beta", "kl", "credit", "replay_tau", "mask_ratio", "mask_delta")
+RL_KEYS = ("loss_scale_tokens", "beta", "kl", "credit", "replay_tau", "mask_ratio", "mask_delta", "feedback")
 """Stage settings that have an effect in rl stages only."""
 
 

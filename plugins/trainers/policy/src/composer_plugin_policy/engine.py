@@ -30,6 +30,7 @@ from composer_core.types import StepStats, TrainBatch
 from composer_plugin_policy import checkpoint
 from composer_plugin_policy.batching import MicroBatch, Row, collate, cut, make_rows
 from composer_plugin_policy.config import PolicyTrainerConfig, StageSettings
+from composer_plugin_policy.feedback import distance, in_batches, lessons
 from composer_plugin_policy.machine import Machine
 from composer_plugin_policy.masters import Masters
 from composer_plugin_policy.metrics import ParityPool, Tally, finite
@@ -122,7 +123,10 @@ class Engine:
         algorithm: Algorithm = self._build.get("algorithms")
         if self._reference is None and (settings.beta or "ref" in algorithm.needs):
             self._reference = self._frozen_copy()
-        return plan_policy(batch, settings, algorithm, lambda rows, episodes: self._score_kl(rows, episodes, settings))
+        plan = plan_policy(batch, settings, algorithm, lambda rows, episodes: self._score_kl(rows, episodes, settings))
+        if not settings.feedback:
+            return plan
+        return evolve(plan, lessons=lessons(batch.sequences, self._build.get("renderers")))
 
     def _score_kl(self, rows: list[Row], episodes: int, settings: StageSettings) -> Mapping[int, EpisodeKL]:
         """Sums of old - ref by episode, over all ranks; one pass of each network, without gradient."""
@@ -156,10 +160,21 @@ class Engine:
                 tally.add_prediction(micro, scores)
             else:
                 tally.add_policy(micro, scores, plan.algorithm.config, masked_N)
+        self._teach(plan, settings, tally)
         with torch.no_grad():
             for micro in self._micro_batches(plan.probe, settings):
                 tally.add_parity(micro, self._scores(self._model, micro, settings))
         return tally
+
+    def _teach(self, plan: Plan, settings: StageSettings, tally: Tally) -> None:
+        """Text feedback: forward and backward over this rank's lessons."""
+        pairs = list(in_batches(plan.lessons, settings.micro_batch_tokens, in_order=self._build.deterministic))
+        for students, teachers in pairs[self.ranks.rank :: self.ranks.count]:
+            with self._accelerator.autocast():
+                kl_N = distance(self._model, self._collate(students), self._collate(teachers), settings.replay_tau)
+            loss = settings.feedback * kl_N.sum() / plan.divisor
+            loss.backward()  # type: ignore[no-untyped-call]
+            tally.add(loss=loss, feedback=kl_N, taught=float(len(kl_N)), lessons=float(len(students)))
 
     def _micro_batches(self, rows: list[Row] | tuple[Row, ...], settings: StageSettings) -> Iterator[MicroBatch]:
         groups = cut(rows, settings.micro_batch_tokens, in_order=self._build.deterministic)
@@ -209,8 +224,8 @@ class Engine:
         self.ranks.sum(grads)
         norm = clip(grads, settings.gradient_clip)
         usable = math.isfinite(tally["loss"]) and math.isfinite(norm)
-        self._count(usable, settings, updated=usable and bool(plan.rows))
-        if usable and plan.rows:
+        self._count(usable, settings, updated=usable and plan.trains)
+        if usable and plan.trains:
             apply_settings(self._optimizer, settings, rate)
             with self._masters.in_place():
                 self._optimizer.step()

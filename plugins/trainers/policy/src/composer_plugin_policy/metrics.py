@@ -34,6 +34,9 @@ SUMS = (
     "rows",
     "masked_rows",
     "masked",
+    "feedback",
+    "taught",
+    "lessons",
 )
 PARITY_BAR = 1e-5
 """How far apart a token's two log-probabilities are at most in fp32 (RL.md section 4); in 8 bits some are further."""
@@ -163,6 +166,8 @@ class Tally:
     def policy(self) -> dict[str, float]:
         """Means over the tokens that were forwarded: those of groups that teach something."""
         found = {"entropy": self["entropy"] / max(1.0, self["trained"])} if self["trained"] else {}
+        if self["taught"]:
+            found |= {"feedback_kl": self["feedback"] / self["taught"], "feedback_turns": self["lessons"]}
         if self["clips"]:
             found["clipped_share"] = self["clipped"] / self["clips"]
         if self["weighed"]:

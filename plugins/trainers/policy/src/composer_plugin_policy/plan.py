@@ -21,6 +21,7 @@ from composer_core.protocols import Algorithm
 from composer_core.types import TrainBatch
 from composer_plugin_policy.batching import Row, make_rows
 from composer_plugin_policy.config import StageSettings
+from composer_plugin_policy.feedback import Lesson
 from composer_plugin_policy.objectives import nll
 
 PROBE_ROWS = 8
@@ -43,6 +44,13 @@ class Plan:
     probe: tuple[Row, ...] = ()
     """Rows that are only compared with the sampler: those of flat groups, since a policy that solves nothing may be one
     that is sampled wrongly, and those that came with the batch for want of any."""
+    lessons: tuple[Lesson, ...] = ()
+    """Turns that rewards have said something of, where the stage makes use of it."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether anything of it gives a gradient."""
+        return bool(self.rows or self.lessons)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -106,6 +106,10 @@ def composer_check(run: RunView) -> Iterator[Problem]:
         if "replay_tau" in settings and not getattr(choice.stage, "router_replay", False):
             message = "replay_tau has no effect without router_replay"
             yield Problem(f"{where}.replay_tau", message, "set router_replay = true or leave replay_tau out")
+        hinting = any("reward.hints" in record.capabilities for _, record in run.records.get("rewards", ()))
+        if settings.get("feedback") and not hinting:
+            message = "feedback has no effect: no reward of the run says what would have helped"
+            yield Problem(f"{where}.feedback", message, "add one that does, such as behavior/broken_calls")
         if settings.get("schedule", "constant") == "constant" and "final_learning_rate_share" in settings:
             message = "final_learning_rate_share has no effect with a constant schedule"
             yield Problem(f"{where}.final_learning_rate_share", message, 'set schedule to "linear" or "cosine"')

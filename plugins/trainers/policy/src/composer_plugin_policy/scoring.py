@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from composer_core.tensors import token_logprobs
+from composer_core.tensors import PolicyOutput, token_logprobs
 from composer_plugin_policy.batching import MicroBatch
 
 
@@ -34,14 +34,19 @@ class TokenScores:
 
 def score(model: Any, micro: MicroBatch, tau: float = 0.0) -> TokenScores:
     """Forward a micro-batch, replaying its routes where it has them; for `tau` see `PolicyModel.trunk`."""
+    logits_NV, output = forward(model, micro, tau)
+    logp_N = token_logprobs(logits_NV, micro.targets_N, micro.temperature)
+    rerouted, disagreed = (_differing(micro, routes) for routes in (output.routes_BTLK, output.own_BTLK))
+    return TokenScores(logp_N, logits_NV.detach(), rerouted, disagreed[0])
+
+
+def forward(model: Any, micro: MicroBatch, tau: float = 0.0) -> tuple[torch.Tensor, PolicyOutput]:
+    """Logits [N, V] of the positions that predict the trained tokens, and the trunk's output."""
     replay = (
         {} if micro.replay_BTLK is None else {"replay_BTLK": micro.replay_BTLK, "replay_tau": tau, "want_routes": True}
     )
     output = model.trunk(micro.ids_BT, micro.lengths_B, **replay)
-    logits_NV = model.logits(output.hidden_BTD[micro.row_N, micro.input_N])
-    logp_N = token_logprobs(logits_NV, micro.targets_N, micro.temperature)
-    rerouted, disagreed = (_differing(micro, routes) for routes in (output.routes_BTLK, output.own_BTLK))
-    return TokenScores(logp_N, logits_NV.detach(), rerouted, disagreed[0])
+    return model.logits(output.hidden_BTD[micro.row_N, micro.input_N]), output
 
 
 def entropy(logits_NV: torch.Tensor, temperature: float) -> torch.Tensor:
