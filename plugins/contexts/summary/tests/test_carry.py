@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 
+from composer_core.edge import Edge
 from composer_plugin_summary.carry import carried
 from composer_plugin_summary.config import SummaryConfig
 from composer_testing.fakes.text import END, ByteTokenizer
@@ -26,9 +27,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_answer_becomes(case):
+@pytest.mark.parametrize("built", [ByteTokenizer, lambda: Edge(ByteTokenizer(), "models", "fakes/bytes")])
+def test_an_answer_becomes(case, built):
     text, ended, expected, outcome = CASES[case]
-    tokenizer = ByteTokenizer()
+    tokenizer = built()
     found = carried([*tokenizer.encode(text), *([END] if ended else [])], CONFIG, tokenizer, {END})
     assert (tokenizer.decode(found.ids), found.outcome) == (expected, outcome)
 

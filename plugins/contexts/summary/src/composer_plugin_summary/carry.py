@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from attrs import frozen
 
+from composer_core.errors import PluginFault
 from composer_core.protocols import Tokenizer
 from composer_plugin_summary.config import SummaryConfig
 
@@ -41,7 +42,7 @@ def _behind(ids: list[int], mark: str, tokenizer: Tokenizer) -> list[int]:
     """What stands behind the first `mark`, a control token or text that ends with some token; all of it without one."""
     try:
         control = tokenizer.special(mark)
-    except KeyError:
+    except (KeyError, PluginFault):  # a run's tokenizer is called across an edge, which names the plugin that raised
         control = None
     if control in ids:
         return ids[ids.index(control) + 1 :]
