@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import pytest
 from attrs import evolve
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from composer_core import ToolContext, ToolSpec
 from composer_core.batches import sequences_of
@@ -124,6 +126,28 @@ def test_a_summary_that_nothing_came_of_leaves_prompt_and_state(play):
 def test_a_branch_that_begins_at_its_trigger_takes_a_turn_all_the_same(play):
     trace, _ = play([LOOK, "y" * 60, READ, "z", DONE], evolve(CONFIG, trigger_tokens=40, summary_tokens=100))
     assert [turn.purpose for turn in trace.turns] == ["act", "summary", "act", "summary", "act"]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(0, 180), max_size=12),
+    trigger=st.integers(20, 250),
+    caps=st.tuples(st.integers(1, 80), st.integers(0, 40)),
+    marks=st.sampled_from(["x", "x", "</think>"]),
+)
+def test_whatever_a_policy_says_each_of_its_tokens_is_in_one_branch_and_trained_once(
+    play, lengths, trigger, caps, marks
+):
+    config = SummaryConfig(trigger_tokens=trigger, summary_tokens=caps[0], think_tokens=caps[1], state=())
+    says = [write((marks * length)[:length]) for length in lengths]
+    trace, script = play([*says, DONE, DONE], config)
+    assert trace.stop is Stop.FINISHED
+    for turn, (asked, _) in zip(trace.turns, script.asked, strict=True):
+        ids, flags = (getattr(trace.branches[turn.branch], name).values() for name in ("ids", "sampled"))
+        assert ids[: turn.start].tolist() == asked
+        assert set(flags[turn.start : turn.stop]) == {1}
+    assert sum(map(sum, flat(trace, "sampled"))) == trace.sampled_tokens()
+    assert [branch.parent for branch in trace.branches] == [None, *range(len(trace.branches) - 1)]
 
 
 # --- kept state -----------------------------------------------------------------------------------------------------
