@@ -9,6 +9,7 @@ from comparison.arms import HERE
 
 from composer_core import Patch, ToolContext, ToolError
 from composer_core.errors import PathError
+from composer_plugin_hf.renderers.config import XML_TOKENS
 from composer_plugin_logbook import summaries
 from composer_plugin_logbook.books import make
 from composer_plugin_logbook.config import SETTINGS, BooksConfig, ReaderConfig
@@ -178,9 +179,8 @@ def test_the_run_file_and_the_arms_ask_for_summaries_by_the_demonstrators_word()
     config = tomllib.loads((HERE / "run.toml").read_text())
     assert ReaderConfig().request_word in config["context"]["request"]
     assert ReaderConfig().request_word in summaries.REQUEST
-    assert ReaderConfig().request_word not in "".join(
-        [PROMPT, *BOOK.pages, summaries.sections(BOOK.facts, BOOK.due[0])]
-    )
+    others = [*XML_TOKENS, PROMPT, *BOOK.pages, summaries.sections(BOOK.facts, BOOK.due[0])]
+    assert ReaderConfig().request_word not in "".join(others)
 
 
 def test_a_document_ends_with_the_line_that_it_asks_for():

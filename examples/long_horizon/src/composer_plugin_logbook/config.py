@@ -41,5 +41,5 @@ class ReaderConfig:
     """How it sums up: the settings and what is due, or a record of a dozen sections that holds the same."""
     kept: float = field(default=0.9, validator=[ge(0), le(1)])
     """Probability with which a summary keeps a setting that its window shows, each by itself; the same in both ways."""
-    request_word: str = "summary"
-    """What every request for a summary says, and nothing else."""
+    request_word: str = "recap"
+    """What every request for a summary says, and nothing else, no control tag either."""

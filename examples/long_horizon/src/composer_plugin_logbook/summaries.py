@@ -22,7 +22,7 @@ SECTIONS = (
     ("todos", "turn all pages that are left"),
     ("next", "{due}"),
 )
-REQUEST = " summary with sections " + " ".join(name for name, _ in SECTIONS)
+REQUEST = " recap with sections " + " ".join(name for name, _ in SECTIONS)
 """What `summary/prompted` asks in this example; a test holds the run file against it."""
 
 

@@ -18,7 +18,7 @@ from composer_plugin_logbook.words import WORDS
 
 REPEATS = 40
 """How often the vocabulary's text says each word, so that it becomes one token."""
-TOOL_WORDS = ("turn", "answer", "word", "text", "log", "unknown", "summary")
+TOOL_WORDS = ("turn", "answer", "word", "text", "log", "unknown", "recap")
 
 
 def train(config: BooksConfig) -> Iterator[str]:
