@@ -553,3 +553,10 @@ def test_a_request_closes_the_turn_that_results_have_begun():
     after = asked[len(acted) + len(RENDERER.render(ParsedTurn("", (WRITE,)))) :]
     result, request = RENDERER.results([ToolResult("", "write", "written")], True), Message("user", "and?")
     assert after == [*result, END, *RENDERER.request(request, True)]
+
+
+def test_what_is_said_of_a_call_that_cannot_be_executed_is_cut_like_any_result():
+    unknown = Call("c0", "x" * 200, {})
+    result = run(Script(unknown, DONE), limits=Limits(output_chars=60)).turns[0].results[0]
+    assert result.problem == "unknown_tool"
+    assert len(result.text) <= 60 < result.cut_chars

@@ -112,7 +112,8 @@ class Toolbox:
 
     async def _run_one(self, call: Call, context: ToolContext) -> tuple[ToolResult, Fault | None]:
         if call.problem:
-            return ToolResult(call.id, call.name, call.detail or call.problem, ok=False, problem=call.problem), None
+            text, cut = clip(call.detail or call.problem, context.limits.output_chars)
+            return ToolResult(call.id, call.name, text, ok=False, problem=call.problem, cut_chars=cut), None
         tool = self.tools[call.name]
         started = time.perf_counter()
         fault = None

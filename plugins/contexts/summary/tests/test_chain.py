@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from composer_core import ToolContext, ToolSpec
 from composer_core.batches import sequences_of
 from composer_core.types import Call, Stop
+from composer_plugin_summary.check import needs
 from composer_plugin_summary.config import SummaryConfig, TruncateConfig
 from composer_plugin_summary.summarize import Summarizing
 from composer_plugin_summary.truncate import Truncating
@@ -130,18 +131,28 @@ def test_a_branch_that_begins_at_its_trigger_takes_a_turn_all_the_same(play):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    lengths=st.lists(st.integers(0, 180), max_size=12),
-    trigger=st.integers(20, 250),
-    caps=st.tuples(st.integers(1, 80), st.integers(0, 40)),
-    marks=st.sampled_from(["x", "x", "</think>"]),
+    lengths=st.lists(st.integers(-60, 180), max_size=12),
+    trigger=st.integers(120, 250),
+    summary_tokens=st.integers(1, 60),
+    think_tokens=st.integers(0, 40),
+    mark=st.sampled_from(["x", "</think>"]),
 )
-def test_whatever_a_policy_says_each_of_its_tokens_is_in_one_branch_and_trained_once(
-    play, lengths, trigger, caps, marks
+def test_whatever_a_policy_says_it_fits_and_each_of_its_tokens_is_in_one_branch_and_trained_once(
+    play, lengths, trigger, summary_tokens, think_tokens, mark
 ):
-    config = SummaryConfig(trigger_tokens=trigger, summary_tokens=caps[0], think_tokens=caps[1], state=())
-    says = [write((marks * length)[:length]) for length in lengths]
-    trace, script = play([*says, DONE, DONE], config)
-    assert trace.stop is Stop.FINISHED
+    config = SummaryConfig(
+        trigger_tokens=trigger,
+        summary_tokens=summary_tokens,
+        think_tokens=think_tokens,
+        tokens_per_char=1,
+        frame_tokens=3,
+        state=(),
+    )
+    limits = evolve(LIMITS, turn_tokens=300, output_chars=50)
+    limits = evolve(limits, context_tokens=sum(needs(config, limits).values()))
+    says = [write((mark * length)[:length]) if length >= 0 else READ for length in lengths]
+    trace, script = play([*says, DONE, DONE], config, limits=limits)
+    assert trace.stop is Stop.FINISHED, "in the smallest window that `check` lets pass"
     for turn, (asked, _) in zip(trace.turns, script.asked, strict=True):
         ids, flags = (getattr(trace.branches[turn.branch], name).values() for name in ("ids", "sampled"))
         assert ids[: turn.start].tolist() == asked

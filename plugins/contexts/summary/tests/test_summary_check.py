@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from attrs import evolve
 
 from composer_core import RunView
+from composer_core.printable import clip
 from composer_core.types import Limits
 from composer_plugin_summary.check import needs, opens_with, problems
 from composer_plugin_summary.config import SummaryConfig, TruncateConfig
@@ -24,6 +26,13 @@ def test_the_parts_are_counted_at_their_largest():
     assert dict(needs(CONFIG, LIMITS)) == {"trigger": 499, "turn": 100, "results": 105, "request": 15, "answer": 60}
     assert needs(evolve(CONFIG, results=3), LIMITS)["results"] == 315
     assert needs(evolve(CONFIG, think_tokens=7), LIMITS)["answer"] == 67
+
+
+@pytest.mark.parametrize("output_chars", [1, 20, 39, 100])
+def test_no_result_is_longer_than_what_is_counted_for_it(output_chars):
+    config = evolve(CONFIG, tokens_per_char=1, frame_tokens=0)
+    longest = max(len(clip("x" * size, output_chars)[0]) for size in (1, output_chars, 10**3, 10**6, 10**8))
+    assert longest <= needs(config, evolve(LIMITS, output_chars=output_chars))["results"]
 
 
 def test_a_truncated_branch_begins_with_the_turns_that_are_kept():

@@ -15,6 +15,8 @@ from composer_plugin_summary.config import CompactionConfig, SummaryConfig, Trun
 
 NEEDED = ("context_tokens", "turn_tokens", "output_chars")
 """Limits that the run file must state: those of tasks are not known before they are built."""
+CUT_LINE_CHARS = 40
+"""Of the line that stands in a result for what was cut."""
 
 
 def problems(config: CompactionConfig, run: RunView) -> Iterator[Problem]:
@@ -69,8 +71,8 @@ def needs(config: CompactionConfig, limits: Limits) -> Mapping[str, int]:
 
 
 def result_tokens(config: CompactionConfig, limits: Limits) -> int:
-    """Most tokens of one result; what says that it was cut comes on top of `output_chars`."""
-    return math.ceil(limits.output_chars * config.tokens_per_char) + config.frame_tokens
+    """Most tokens of one result; under a limit that is shorter, the line that says what was cut."""
+    return math.ceil(max(limits.output_chars, CUT_LINE_CHARS) * config.tokens_per_char) + config.frame_tokens
 
 
 def opens_with(config: CompactionConfig, limits: Limits) -> int:
