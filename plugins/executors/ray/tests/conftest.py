@@ -96,7 +96,7 @@ class Head(Started):
 
     def __enter__(self):
         host, port = self._address.split(":")
-        for _ in range(600):
+        for _ in range(1800):
             with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
                 return self._address
             time.sleep(0.1)
@@ -122,7 +122,7 @@ class Node(Started):
         import ray
 
         known = {node["NodeID"] for node in ray.nodes()}
-        for _ in range(600):
+        for _ in range(1800):
             if new := [node["NodeID"] for node in ray.nodes() if node["NodeID"] not in known and node["Alive"]]:
                 return new[0]
             time.sleep(0.1)
@@ -185,7 +185,7 @@ class Run:
     def resume(self):
         return self.start("train", "--resume", self.folder)
 
-    def until(self, seen, timeout_s=60.0):
+    def until(self, seen, timeout_s=180.0):
         """What `seen` finds, asked every few milliseconds while the run goes on."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
