@@ -29,7 +29,13 @@ COMMANDS = {
     "show": "A run, or one trace of it, as a page of text.",
 }
 COMMAND_GROUP = "composer.commands"
-OFFERED = {"doctor": "composer-plugin-doctor", "new": "composer-testing", "top": "composer-plugin-top"}
+OFFERED = {
+    "doctor": "composer-plugin-doctor",
+    "export": "composer-plugin-traces",
+    "import": "composer-plugin-traces",
+    "new": "composer-testing",
+    "top": "composer-plugin-top",
+}
 """Commands of our own distributions that may not be installed, and which brings them."""
 
 

@@ -1,0 +1,215 @@
+"""ATIF v1.7, the Agent Trajectory Interchange Format of Harbor, one trajectory a line, with token ids.
+
+Source: RFC 0001 of Harbor. Each opening message is a step of the system or the user, each turn a step of the agent with
+its calls, its results as the observation, and the ids it was sampled after and as. Token ids came with v1.3 and v1.4,
+tool definitions with v1.5; all versions are read, v1.7 is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from composer_core import __version__
+from composer_plugin_traces.episodes import Act, Checked, Episode, Found, Said, Shape, Tokens, read_call
+
+VERSION = "ATIF-v1.7"
+VERSIONS = tuple(f"ATIF-v1.{minor}" for minor in range(8))
+NUMBER = (int, float)
+ROOT = Shape(
+    {"schema_version": str, "agent": dict, "steps": list},
+    {
+        "session_id": str,
+        "trajectory_id": str,
+        "notes": str,
+        "final_metrics": dict,
+        "continued_trajectory_ref": str,
+        "subagent_trajectories": list,
+        "extra": dict,
+    },
+)
+AGENT = Shape({"name": str, "version": str}, {"model_name": str, "tool_definitions": list, "extra": dict})
+STEP = Shape(
+    {"step_id": int, "source": str, "message": (str, list)},
+    {
+        "timestamp": str,
+        "model_name": str,
+        "reasoning_effort": (str, int, float),
+        "reasoning_content": str,
+        "tool_calls": list,
+        "observation": dict,
+        "metrics": dict,
+        "llm_call_count": int,
+        "is_copied_context": bool,
+        "extra": dict,
+    },
+)
+AGENT_ONLY = ("model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics")
+CALL = Shape({"tool_call_id": str, "function_name": str, "arguments": dict}, {"extra": dict})
+OBSERVATION = Shape({"results": list})
+RESULT = Shape({}, {"source_call_id": str, "content": (str, list), "subagent_trajectory_ref": list, "extra": dict})
+METRICS = Shape(
+    {},
+    {
+        "prompt_tokens": int,
+        "completion_tokens": int,
+        "cached_tokens": int,
+        "cost_usd": NUMBER,
+        "prompt_token_ids": list,
+        "completion_token_ids": list,
+        "logprobs": list,
+        "extra": dict,
+    },
+)
+
+
+def to_atif(episode: Episode) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [{"source": said.role, "message": said.text} for said in episode.opening]
+    steps += [_step(act) for act in episode.acts]
+    numbered = [{"step_id": number, **step} for number, step in enumerate(steps, 1)]
+    tools = [{"type": "function", "function": dict(tool)} for tool in episode.tools]
+    facts = {"outcome": episode.outcome, "stop": episode.stop, "patch": episode.patch, "reward": episode.reward}
+    sampled = [act.tokens for act in episode.acts if act.tokens]
+    return {
+        "schema_version": VERSION,
+        "session_id": episode.id,
+        "trajectory_id": episode.id,
+        "agent": {"name": "composer", "version": __version__, **({"tool_definitions": tools} if tools else {})},
+        "steps": numbered,
+        "final_metrics": {
+            "total_prompt_tokens": sum(len(tokens.prompt) for tokens in sampled),
+            "total_completion_tokens": sum(len(tokens.completion) for tokens in sampled),
+            "total_steps": len(steps),
+        },
+        "extra": {"task_id": episode.task, **{key: value for key, value in facts.items() if value not in ("", None)}},
+    }
+
+
+def _step(act: Act) -> dict[str, Any]:
+    step: dict[str, Any] = {"source": "agent", "message": act.text}
+    if act.calls:
+        step["tool_calls"] = [
+            {"tool_call_id": call.id, "function_name": call.name, "arguments": dict(call.arguments)}
+            for call in act.calls
+        ]
+        pairs = zip(act.calls, act.results, strict=False)
+        step["observation"] = {"results": [{"source_call_id": call.id, "content": text} for call, text in pairs]}
+    if act.tokens:
+        step["metrics"] = {
+            "prompt_tokens": len(act.tokens.prompt),
+            "completion_tokens": len(act.tokens.completion),
+            "prompt_token_ids": list(act.tokens.prompt),
+            "completion_token_ids": list(act.tokens.completion),
+            "logprobs": list(act.tokens.logprobs),
+        }
+    return step
+
+
+def from_atif(document: Mapping[str, Any]) -> Episode:
+    """The episode of a document that `check_atif` found nothing wrong with."""
+    steps, extra = document["steps"], document.get("extra") or {}
+    opening = tuple(Said(step["source"], _text(step["message"])) for step in steps if step["source"] != "agent")
+    definitions = document["agent"].get("tool_definitions") or ()
+    return Episode(
+        id=str(document.get("trajectory_id") or document.get("session_id") or ""),
+        task=str(extra.get("task_id", "")),
+        opening=opening,
+        acts=tuple(_act(step) for step in steps if step["source"] == "agent"),
+        tools=tuple(tool.get("function", tool) for tool in definitions),
+        outcome=str(extra.get("outcome", "")),
+        stop=str(extra.get("stop", "")),
+        reward=extra.get("reward"),
+        patch=str(extra.get("patch", "")),
+    )
+
+
+def _act(step: Mapping[str, Any]) -> Act:
+    calls = tuple(
+        read_call(call["tool_call_id"], call["function_name"], call["arguments"])
+        for call in step.get("tool_calls") or ()
+    )
+    results = (step.get("observation") or {}).get("results", ())
+    by_call = {result.get("source_call_id"): _text(result.get("content") or "") for result in results}
+    told = tuple(by_call[call.id] for call in calls if call.id in by_call)
+    metrics, thought = step.get("metrics") or {}, step.get("reasoning_content")
+    ids = metrics.get("completion_token_ids")
+    tokens = None
+    if ids is not None and metrics.get("prompt_token_ids") is not None:
+        logprobs = metrics.get("logprobs") or [0.0] * len(ids)
+        tokens = Tokens(tuple(metrics["prompt_token_ids"]), tuple(ids), tuple(logprobs))
+    text = _text(step["message"])
+    return Act(f"<think>{thought}</think>{text}" if thought else text, calls, told, tokens)
+
+
+def _text(message: Any) -> str:
+    """The text of a message, which may be a list of parts."""
+    return message if isinstance(message, str) else "".join(part.get("text", "") for part in message)
+
+
+def check_atif(document: Any) -> Checked:
+    """Everything wrong with a document; nothing, and `from_atif` reads it."""
+    found = ROOT.check(document, "trajectory")
+    if found:
+        return found
+    if document["schema_version"] not in VERSIONS:
+        told = f"must be {VERSIONS[0]} to {VERSIONS[-1]}, found {document['schema_version']!r}"
+        found.append(Found("trajectory.schema_version", told))
+    found += AGENT.check(document["agent"], "agent")
+    if not document["steps"]:
+        found.append(Found("steps", "there is none"))
+    for number, step in enumerate(document["steps"]):
+        found += _check_step(step, f"steps[{number}]", number + 1)
+    return found
+
+
+def _check_step(step: Any, at: str, number: int) -> Iterator[Found]:
+    wrong = STEP.check(step, at)
+    yield from wrong
+    if wrong:
+        return
+    if step["step_id"] != number:
+        yield Found(f"{at}.step_id", f"must be {number}, found {step['step_id']}")
+    if step["source"] not in ("system", "user", "agent"):
+        yield Found(f"{at}.source", f"must be system, user or agent, found {step['source']!r}")
+    elif step["source"] != "agent":
+        yield from (Found(f"{at}.{key}", "is of the agent only") for key in AGENT_ONLY if step.get(key) is not None)
+    yield from _parts(step["message"], f"{at}.message")
+    ids = set()
+    for index, call in enumerate(step.get("tool_calls") or ()):
+        bad = CALL.check(call, f"{at}.tool_calls[{index}]")
+        yield from bad
+        ids |= set() if bad else {call["tool_call_id"]}
+    if step.get("observation"):
+        yield from _check_observation(step["observation"], f"{at}.observation", ids)
+    if step.get("metrics") is not None:
+        yield from _check_metrics(step["metrics"], f"{at}.metrics")
+
+
+def _parts(message: Any, at: str) -> Iterator[Found]:
+    if isinstance(message, list) and not all(isinstance(part, dict) and part.get("type") == "text" for part in message):
+        yield Found(at, "holds parts that are no text, which no policy here can read")
+
+
+def _check_observation(observation: Any, at: str, ids: set[str]) -> Iterator[Found]:
+    wrong = OBSERVATION.check(observation, at)
+    yield from wrong
+    for index, result in enumerate([] if wrong else observation["results"]):
+        bad = RESULT.check(result, f"{at}.results[{index}]")
+        yield from bad
+        source = None if bad else result.get("source_call_id")
+        if source is not None and source not in ids:
+            yield Found(f"{at}.results[{index}].source_call_id", f"{source!r} is no call of this step")
+        yield from () if bad else _parts(result.get("content"), f"{at}.results[{index}].content")
+
+
+def _check_metrics(metrics: Any, at: str) -> Iterator[Found]:
+    wrong = METRICS.check(metrics, at)
+    yield from wrong
+    if wrong:
+        return
+    for key in ("prompt_token_ids", "completion_token_ids"):
+        if not all(type(id) is int and id >= 0 for id in metrics.get(key) or ()):
+            yield Found(f"{at}.{key}", "must hold whole numbers from 0 on")
+    ids, logprobs = metrics.get("completion_token_ids"), metrics.get("logprobs")
+    if ids is not None and logprobs is not None and len(ids) != len(logprobs):
+        yield Found(f"{at}.logprobs", f"must be one for each completion token: {len(ids)}, found {len(logprobs)}")
