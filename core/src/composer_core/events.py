@@ -32,6 +32,9 @@ __all__ = [
     "WeightsPublished",
 ]
 
+PARITY_PROBE = "parity/probe"
+"""The purpose of episodes that are sampled to compare sampler and trainer (`probing`)."""
+
 
 @frozen(kw_only=True)
 class Event:
@@ -88,6 +91,7 @@ class TurnEnded(Event):
 class EpisodeEnded(Event):
     result: EpisodeResult
     purpose: str = "rl"
+    """What it was for: the name of a stage or of an evaluation, or `PARITY_PROBE`."""
 
 
 @frozen(kw_only=True)

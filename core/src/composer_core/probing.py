@@ -17,6 +17,7 @@ from attrs import define, evolve
 
 from composer_core.batches import sequences_of
 from composer_core.evaluate import cancel_all, gather_all
+from composer_core.events import PARITY_PROBE
 from composer_core.ledger import Issue
 from composer_core.traces import decode
 from composer_core.types import EpisodeRequest, Outcome, SlotKey, Task, TrainBatch, TrainSequence
@@ -24,8 +25,6 @@ from composer_core.types import EpisodeRequest, Outcome, SlotKey, Task, TrainBat
 if TYPE_CHECKING:
     from composer_core.rollouts import RlParts
 
-PURPOSE = "parity/probe"
-"""Of its episodes, in events."""
 EPISODES = 4
 TOKENS = 64
 """Of each; a turn that was cut makes no call, so tools have nothing to do."""
@@ -60,7 +59,7 @@ class Probe:
     async def _sampled(self, version: int) -> tuple[TrainSequence, ...]:
         asked = [self._request(task, version) for task in self.parts.tasks[:EPISODES]]
         assert self.parts.attempt
-        results = await gather_all([self.parts.attempt(request, PURPOSE) for request in asked])
+        results = await gather_all([self.parts.attempt(request, PARITY_PROBE) for request in asked])
         found = [result.trace.uri for result in results if result.trace and result.verdict.outcome is not Outcome.VOID]
         traces = [decode(self.parts.store.get(uri)) for uri in found]
         return tuple(row for trace in traces for row in sequences_of(trace, 0, self.parts.stage.temperature, version))

@@ -26,8 +26,7 @@ from composer_core import statistics
 from composer_core.config import RunConfig
 from composer_core.errors import StoreError
 from composer_core.evaluate import Evaluation
-from composer_core.events import EpisodeEnded, Event, StageStarted, StepEnded
-from composer_core.probing import PURPOSE
+from composer_core.events import PARITY_PROBE, EpisodeEnded, Event, StageStarted, StepEnded
 from composer_core.tracking import to_event
 from composer_core.types import EpisodeResult
 
@@ -52,7 +51,7 @@ class Meter:
     samples: dict[str, list[float]] = Factory(dict)
     lengths: list[tuple[float, bool]] = Factory(list)
     """Of each episode: its sampled tokens, and whether it was void."""
-    _others: set[str] = Factory(lambda: {PURPOSE})
+    _others: set[str] = Factory(lambda: {PARITY_PROBE})
     """Purposes of episodes that are not the policy's, or not whole."""
 
     @classmethod
