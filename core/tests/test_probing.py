@@ -9,7 +9,8 @@ import attrs
 
 from composer_core.config import RlStage
 from composer_core.errors import SamplerError
-from composer_core.probing import EPISODES, PURPOSE, TOKENS
+from composer_core.events import PARITY_PROBE
+from composer_core.probing import EPISODES, TOKENS
 from composer_core.rollouts import RlLoop, RlParts, ledger_for
 from composer_core.traces import encode
 from composer_core.trees import TreeRef
@@ -61,7 +62,7 @@ class World:
         return self._made(request, max(0, self.version - self.old(self.version)))
 
     async def attempt(self, request: EpisodeRequest, purpose: str) -> EpisodeResult:
-        assert purpose == PURPOSE
+        assert purpose == PARITY_PROBE
         self.probes.append((request, len(self.batches)))
         self.now += 1
         try:
