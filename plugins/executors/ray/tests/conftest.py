@@ -299,11 +299,11 @@ class Run:
 
 @pytest.fixture
 def run(cluster, site, tmp_path):
-    """Makes runs in the shared cluster; what still goes on is killed."""
+    """Makes runs in the shared cluster, of one process of each sort; what still goes on is killed."""
     made = []
 
     def make(*sets, name="run", **more):
-        placed = ("executor.use=ray/ray", f"executor.address={cluster}", "executor.sampler_replicas=2")
+        placed = ("executor.use=ray/ray", f"executor.address={cluster}", "executor.workers=1")
         made.append(Run(tmp_path / name, site, *placed, *sets, **more))
         return made[-1]
 

@@ -8,6 +8,7 @@ import pytest
 
 SMALL_DISK = Path(__file__).with_name("small_disk.sh")
 STEPS, GROUPS = 6, 3
+TWO = ("executor.workers=2", "executor.sampler_replicas=2")
 
 
 def same_as(run, undisturbed):
@@ -19,7 +20,7 @@ def same_as(run, undisturbed):
 
 
 def test_undisturbed_it_gives_the_bytes_of_one_process(run, undisturbed):
-    made = run().start().finish()
+    made = run(*TWO).start().finish()
     same_as(made, undisturbed)
     assert not made.voids()
     assert made.figures("replica/", "/version") == {"replica/replica-0.0": STEPS, "replica/replica-1.1": STEPS}
@@ -28,7 +29,7 @@ def test_undisturbed_it_gives_the_bytes_of_one_process(run, undisturbed):
 
 @pytest.mark.parametrize("name", ["worker/", "replica/"])
 def test_a_killed_worker_or_replica_is_replaced_and_its_episodes_asked_again(run, undisturbed, name):
-    made = run().start()
+    made = run(*TWO).start()
     pid = made.kill(name, under=name)
     made.finish()
     same_as(made, undisturbed)
@@ -93,7 +94,7 @@ def test_a_task_that_always_crashes_its_episodes_is_left_out_and_counted(run, un
 
 
 def test_a_task_that_always_ends_its_process_stops_the_run_with_the_cause(run):
-    made = run("context.use=mishaps/crashing", "context.task=sum-3-10", "context.how=kill")
+    made = run("executor.workers=2", "context.use=mishaps/crashing", "context.task=sum-3-10", "context.how=kill")
     made.sets += ["--set", "executor.restarts_per_hour=2"]
     code, said = made.start().end()
     assert code == 1
@@ -105,7 +106,7 @@ def test_a_task_that_always_ends_its_process_stops_the_run_with_the_cause(run):
 
 
 def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_asked_again(run, undisturbed):
-    made = run("executor.environments=true", plugins="ray,mishaps,server").start()
+    made = run("executor.workers=2", "executor.environments=true", plugins="ray,mishaps,server").start()
     made.kill("environment/", under="worker/")
     made.finish()
     same_as(made, undisturbed)
@@ -113,7 +114,7 @@ def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_aske
 
 
 def test_a_node_that_vanishes_takes_its_processes_along_and_the_run_goes_on_without(run, undisturbed, second_node):
-    made = run("executor.workers=3").start()
+    made = run("executor.workers=3", "executor.sampler_replicas=2").start()
     made.pid_of("worker/")
     there = [name for name, pid in made.processes().items() if second_node.holds(pid)]
     assert there, "some of the run is on the second node"
