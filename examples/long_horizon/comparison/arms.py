@@ -43,13 +43,13 @@ RUNS: Mapping[str, Sequence[str]] = {
         AFTER_ALONE,
     ),
     "truncate": (
-        'context={use="summary/truncate",trigger_tokens=160,keep_turns=1,tokens_per_char=0.21,frame_tokens=2,state=[]}',
+        'context={use="summary/truncate",trigger_tokens=150,keep_turns=1,tokens_per_char=0.21,frame_tokens=2,state=[]}',
         AFTER_ALONE,
     ),
     "prompted": (
         "context.use=summary/prompted",
         f'context.request="{REQUEST}"',
-        "context.summary_tokens=90",
+        "context.summary_tokens=84",
         UNTRAINED,
         "samplers.reader.summary=sections",
     ),

@@ -14,7 +14,7 @@ from composer_core import statistics
 
 HEAD = """# Episodes that outlive their window
 
-An agent reads a logbook of eleven pages. Each of the first three names a setting of three made-up words, every page
+An agent reads a logbook of twelve pages. Each of the first three names a setting of three made-up words, every page
 says with which word it is turned, the last one asks for one of the settings. A page is shown once, and nothing can be
 written down but the answer. A book takes about 1,500 tokens, the window has 384. To-dos and the history file are off.
 What the arms are, what is fair about them and what is not stands in the example's README

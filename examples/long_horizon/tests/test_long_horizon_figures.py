@@ -12,8 +12,19 @@ from comparison.plot import svg
 
 from composer_core import statistics
 from composer_core.config import load
+from composer_core.types import Limits
+from composer_plugin_hf.renderers.config import XML_TOKENS
+from composer_plugin_hf.tokenizer import train
+from composer_plugin_logbook.config import BooksConfig
+from composer_plugin_logbook.summaries import WAYS
+from composer_plugin_logbook.tasks import PROMPT, Books
+from composer_plugin_summary.check import needs, opens_with
+from composer_plugin_summary.config import PromptedConfig, SummaryConfig, TruncateConfig
 
 TASKS = 128
+VOCABULARY = load(HERE / "base.toml").model.settings["vocab_size"]
+CALL = 10
+"""Tokens of a call that turns a page, and of what stands around its result."""
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +129,32 @@ def ended(purpose, attempt, segments, tokens):
     scores = [{"reward": "summary/kept", "value": 0.5, "parts": parts}, {"reward": "other", "value": 1.0, "parts": {}}]
     result = {"key": {"task_id": "a", "attempt": attempt}, "scores": scores}
     return {"event": "EpisodeEnded", "purpose": purpose, "result": result}
+
+
+@pytest.mark.parametrize("name", ["truncate", "prompted", "self"])
+def test_whatever_a_turn_brings_fits_into_the_window(name):
+    config = load(HERE / "run.toml", RUNS[name])
+    kind = {"self": SummaryConfig, "prompted": PromptedConfig, "truncate": TruncateConfig}[name]
+    context, limits = kind(**{**config.context.settings, "state": ()}), Limits(**config.limits)
+    assert sum(needs(context, limits).values()) <= limits.context_tokens == config.sampler.settings["context_tokens"]
+    assert opens_with(context, limits) < context.trigger_tokens
+
+
+def test_what_is_promised_of_tokens_holds_and_a_book_is_four_windows():
+    config = load(HERE / "run.toml")
+    tasks = Books(BooksConfig(**config.tasks.settings))
+    tokenizer = train([*["turn", "answer", "word", "text"] * 2000, *tasks.texts("vocabulary")], VOCABULARY, XML_TOKENS)
+    for number in range(8):
+        book = tasks.book(f"dev-{number:04d}")
+        for shown in book.pages:
+            tokens = len(tokenizer.encode(shown))
+            assert len(shown) <= config.limits["output_chars"]
+            assert tokens <= len(shown) * config.context.settings["tokens_per_char"]
+        whole = len(tokenizer.encode(PROMPT)) + sum(len(tokenizer.encode(page)) + CALL for page in book.pages)
+        assert whole == pytest.approx(4 * config.limits["context_tokens"], rel=0.03)
+        told = [len(tokenizer.encode(way(book.facts, book.due[0]))) for way in WAYS.values()]
+        assert told[0] < config.context.settings["summary_tokens"]
+        assert 5 * told[0] <= told[1] < 84
 
 
 def test_arms_have_the_same_stages_tasks_and_window_and_the_demonstrator_forgets_alike():

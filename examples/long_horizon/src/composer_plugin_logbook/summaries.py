@@ -10,19 +10,19 @@ from collections.abc import Sequence
 
 SECTIONS = (
     ("task", "turn pages until one asks then answer"),
-    ("intent", "an answer word by word"),
+    ("goal", "an answer word by word"),
     ("place", "a log whose pages turn one way"),
     ("files", "none was changed"),
-    ("findings", "{facts}"),
-    ("decisions", "to keep settings and leave all others"),
-    ("changes", "none were made so far"),
+    ("found", "{facts}"),
+    ("chose", "to keep settings and leave all others"),
+    ("edits", "none were made so far"),
     ("errors", "none were met so far"),
     ("tests", "none can be run here"),
-    ("problems", "none are open so far"),
-    ("todos", "turn all pages that are left"),
+    ("open", "nothing is left unclear so far"),
+    ("todo", "turn all pages that are left"),
     ("next", "{due}"),
 )
-REQUEST = " recap with sections " + " ".join(name for name, _ in SECTIONS)
+REQUEST = " recap " + " ".join(name for name, _ in SECTIONS)
 """What `summary/prompted` asks in this example; a test holds the run file against it."""
 
 
