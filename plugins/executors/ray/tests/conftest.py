@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import secrets
@@ -23,6 +24,7 @@ from composer_core.tracking import read_events
 
 ROOT = Path(__file__).resolve().parents[4]
 FAKES = ROOT / "examples/fakes/run.toml"
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 INFO = "composer_plugin_mishaps-0.1.dist-info"
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -54,7 +56,7 @@ def cluster(site):
 
 
 class Started:
-    """`ray start ...` in a process of its own; what it has started ends with it."""
+    """`ray start ...` in a process of its own, which ends with this one; what it has started ends with it."""
 
     def __init__(self, site, *options):
         self._process = subprocess.Popen(
@@ -63,6 +65,7 @@ class Started:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 - no thread takes part
         )
 
     def close(self):
