@@ -255,9 +255,9 @@ raises `Unsupported` (a test); a dash, that there is no test, because the case i
 have. The page is made from the results: `python tools/conformance.py RESULTS.xml`. What stands behind an environment
 server passes the same contract through it; frames that namespaces and containers share are fuzzed in `composer-envkit`.
 
-`local/process` isolates nothing, and is exempt from what needs walls. The machines of `microvm` ran under TCG; forks were
-tried with KVM too, [as far as it goes here](microvm.md#what-was-tried-with-kvm-and-what-was-not). `microvm/firecracker`
-is not in the table: its page says what it was tried against.
+`local/process` isolates nothing, and is exempt from what needs walls. The machines of `microvm` ran under TCG; forks
+were tried with KVM too, [as far as it goes here](microvm.md#what-was-tried-with-kvm-and-what-was-not).
+`microvm/firecracker` is not in the table: its page says what it was tried against.
 """
 TAIL = """
 ## Your own sandboxes
