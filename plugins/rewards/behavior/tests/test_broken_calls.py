@@ -1,6 +1,6 @@
 """Calls that could not be executed cost, by number and of whatever kind."""
 
-from composer_plugin_behavior.broken_calls import broken_calls
+from composer_plugin_behavior.broken_calls import HINT_CHARS, broken_calls
 from composer_plugin_behavior.config import BrokenCallsConfig
 from composer_plugin_behavior.plugin import composer_rewards
 from composer_testing.contracts.rewards import RewardContract, Situation
@@ -49,3 +49,8 @@ def test_what_was_wrong_with_a_turn_is_a_hint_for_it_also_where_the_task_was_not
         (found,) = broken_calls([attempt(*turns, solved=solved)], PLAIN)
         assert list(found.hints) == [1]
         assert "gerp: did you mean 'grep'?" in found.hints[1]
+
+
+def test_a_hint_is_short_whatever_the_policy_wrote():
+    (found,) = broken_calls([attempt([called("x" * 10_000, problem="unknown_tool", detail="unknown tool")])], PLAIN)
+    assert len(found.hints[0]) <= HINT_CHARS

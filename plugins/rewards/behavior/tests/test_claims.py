@@ -57,11 +57,20 @@ class TestClaims(RewardContract):
         ((EDIT, ran("pytest | tail -1")), False),
         ((EDIT, ran("pytest; echo done")), False),
         ((EDIT, ran("ls")), False),
+        ((EDIT, ran("echo pytest")), False),
+        ((EDIT, ran('echo "; pytest"')), False),
+        ((EDIT, ran("true # ; pytest")), False),
+        ((EDIT, ran("pytest --version")), False),
+        ((EDIT, ran("pytest & true")), False),
+        ((EDIT, ran("! pytest")), False),
+        ((EDIT, ran("CI=1 timeout 60 uv run pytest -k 'a or b' 2>&1 && echo done")), True),
         ((EDIT, ran(code=None)), False),
     ],
     ids=[
         "ran", "ran in a folder", "a module of tests", "before the last change", "failed", "failed the last time",
-        "failure hidden", "code of a pipe", "code of another command", "another command", "stopped",
+        "failure hidden", "code of a pipe", "code of another command", "another command",
+        "named", "quoted", "in a comment", "its version", "in the background", "the opposite of its code",
+        "in full dress", "stopped",
     ],
 )  # fmt: skip
 def test_tests_pass_if_the_last_run_after_the_last_change_says_so(turns, backed):
@@ -90,6 +99,10 @@ def test_tests_pass_if_the_last_run_after_the_last_change_says_so(turns, backed)
 )
 def test_what_is_claimed_and_what_backs_it(message, turns, found):
     assert [(claim.kind, claim.backed) for claim in claimed(saying(message, *turns), PLAIN)] == found
+
+
+def test_a_thought_is_said_to_nobody():
+    assert list(claimed(saying("<think>The tests pass.</think>\nDone."), PLAIN)) == []
 
 
 def test_the_message_of_the_call_that_ends_is_the_final_message():

@@ -35,13 +35,15 @@ class TestEvidence(RewardContract):
             "shown by a command": of(0.0, [called("run_terminal", {"command": "cat ./src/a.py"}, "1")], [edit()]),
             "a search that failed": of(-1.0, [called("grep", {"pattern": "src/a.py"}, ok=False)], [edit()]),
             "named by the task": of(0.0, [edit()], prompt="mend src/a.py, please"),
-            "a new file": of(0.0, [edit("new.py")]),
+            "a new file": of(0.0, [edit("new.py")], patch={"new.py": "3"}, originals={}),
             "its own edit is no evidence": of(-1.0, [edit()], [edit()]),
             "deleted unread": of(-1.0, [called("delete_file", {"path": "src/a.py"}, data={"deleted": "src/a.py"})]),
             "one of several": of(
                 -1.0, [called("apply_patch", {"patch": "..."}, data={"written": ["src/a.py", "new.py"]})]
             ),
-            "nothing changed": of(0.0, [READ]),
+            "by a command that names it": of(0.0, [called("run_terminal", {"command": "sed -i s/1/2/ src/a.py"})]),
+            "by a command that names nothing": of(-1.0, [called("run_terminal", {"command": "sed -i s/1/2/ */*"})]),
+            "nothing changed": of(0.0, [called("grep")], patch={}, originals={}),
             "not solved": of(-1.0, [READ], [edit()], solved=False),
         }
 

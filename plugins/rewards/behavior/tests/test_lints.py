@@ -1,6 +1,7 @@
 """New diagnostics cost, mended ones make up for them, and silencing them is counted."""
 
 import pytest
+from attrs import evolve
 
 from composer_core.errors import GradingError
 from composer_core.trees import File, Patch
@@ -61,6 +62,11 @@ def test_deleting_a_file_mends_nothing_and_moving_one_makes_nothing_new():
     moved = Patch((File("c.py", UNUSED.encode()),), deletes=("a.py",))
     found = lints([attempt(originals=originals, patch=patch) for patch in (deleted, moved)], PLAIN)
     assert [(one.value, one.note) for one in found] == [(-0.5, "F401"), (0.0, "")]
+
+
+def test_a_file_whose_original_was_not_kept_is_not_blamed_on_who_touched_it():
+    trace = evolve(attempt(originals={"a.py": CLEAN}, patch={"a.py": UNUSED, "b.py": TWICE}), originals_whole=False)
+    assert lints([trace], PLAIN)[0].parts["new"] == 1
 
 
 def test_a_patch_that_breaks_ruff_costs_everything_and_a_machine_without_it_is_to_blame_itself(monkeypatch):

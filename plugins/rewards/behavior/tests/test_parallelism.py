@@ -13,7 +13,7 @@ def read(path, **fields):
     return called("read_file", {"path": path}, **fields)
 
 
-EDIT = called("edit_file", {"path": "a"})
+EDIT = called("edit_file", {"path": "a"}, data={"written": "a"})
 
 
 class TestParallelism(RewardContract):
@@ -44,6 +44,17 @@ def test_asking_again_costs_what_it_would_have_gained():
 def test_what_was_asked_before_may_be_asked_again_once_something_has_changed():
     trace = attempt([read("a")], [read("a")], [EDIT], [read("a")])
     assert widths(trace, PLAIN.reads) == [(1, 0), (0, 1), (1, 0)]
+
+
+def test_only_a_changed_file_renews_a_question():
+    idle = [called("todo_write"), called("run_terminal", {"command": "true"}), called("edit_file", ok=False)]
+    assert widths(attempt([read("a")], *[[one] for one in idle], [read("a")]), PLAIN.reads) == [(1, 0), (0, 1)]
+
+
+def test_slices_of_one_file_are_one_question_in_a_turn_and_several_in_several():
+    slices = [called("read_file", {"path": "a", "offset": at}, data={"read": "a"}) for at in (1, 11, 21)]
+    assert widths(attempt(slices), PLAIN.reads) == [(1, 2)]
+    assert widths(attempt(*[[one] for one in slices]), PLAIN.reads) == [(1, 0)] * 3
 
 
 def test_reads_that_fail_or_could_not_be_executed_are_no_reads():

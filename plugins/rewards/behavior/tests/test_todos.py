@@ -33,6 +33,9 @@ class TestTodos(RewardContract):
             "one closed": of(-0.5, OPEN, write(True, a="completed")),
             "all closed": of(0.0, OPEN, write(a="completed", b="completed")),
             "cancelled": of(0.0, OPEN, write(a="completed", b="cancelled")),
+            "thinned out by what was done before it was written": of(
+                -1.0, OPEN, write(True, c="completed", d="completed")
+            ),
             "emptied at the end": of(-1.0, OPEN, write()),
             "dropped and taken up again": of(-0.5, OPEN, write(a="completed"), write(True, b="pending")),
             "not solved": of(-1.0, OPEN, write(a="completed", b="completed"), solved=False),

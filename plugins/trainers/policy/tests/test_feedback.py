@@ -110,7 +110,7 @@ def test_the_loss_and_gradient_of_a_hint_are_those_by_hand(trained):
     """Untold p_s = (1/2, 1/4, 1/8, 1/8), told p_t = (1/4, 1/2, 1/8, 1/8): KL = ln 2 / 4 at each of the 2 tokens."""
     metrics, model, renderer = trained(rows(), feedback=0.5)
     scale = 0.5 / (2 * 50)
-    assert renderer.asked == [("user", "look", True)]
+    assert renderer.asked == [("user", "look", False)], "what precedes a turn ends with its beginning"
     assert metrics["loss"] == pytest.approx(scale * 2 * math.log(2) / 4)
     assert (metrics["feedback_kl"], metrics["feedback_turns"]) == (pytest.approx(math.log(2) / 4), 1)
     assert model.plain.grad.tolist() == pytest.approx([scale * 2 * 0.25, -scale * 2 * 0.25, 0.0, 0.0], abs=1e-9)

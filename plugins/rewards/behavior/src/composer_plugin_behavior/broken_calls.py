@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from composer_core import Trace
+from composer_core.printable import clip
 from composer_core.types import Score, Turn
 from composer_plugin_behavior.config import BrokenCallsConfig
 from composer_plugin_behavior.gate import gated, score
+
+HINT_CHARS = 500
+"""Of a turn's hint: what was wrong quotes the policy, which may have written a name of any length."""
 
 
 def broken_calls(group: Sequence[Trace], config: BrokenCallsConfig) -> list[Score]:
@@ -36,4 +40,5 @@ def _of(trace: Trace, config: BrokenCallsConfig) -> Score:
 def _hint(turn: Turn) -> str:
     """What was wrong, as it is told after the turn, said before it."""
     wrong = [f"{call.name or 'a call'}: {call.detail or call.problem}" for call in turn.calls if call.problem]
-    return "A call that cannot be executed would follow here. " + "; ".join(wrong) if wrong else ""
+    text = "A call that cannot be executed would follow here. " + "; ".join(wrong)
+    return clip(text, HINT_CHARS)[0] if wrong else ""

@@ -87,7 +87,7 @@ class ClaimsConfig:
     runs_tests: str = (
         r"\b(pytest|unittest|tox|nox)\b|\b(npm|yarn|pnpm|cargo|go|make) (run )?test|\.tests?\b|\btests?\.(py|sh)\b"
     )
-    """Commands that run tests, as a regular expression."""
+    """First words of commands that run tests, as a regular expression."""
     terminals: tuple[str, ...] = ("run_terminal",)
     """Tools that run the command in their argument `command`."""
 

@@ -39,7 +39,7 @@ MARKS = {
     "--": (".sql", ".lua", ".hs"),
 }
 """How lines that are comments begin, by the end of the file's name."""
-BLOCK_MARKS = ("/*", "*")
+BLOCK_MARKS = ("/*", "* ", "*/")
 MOST_CHARS = 1 << 20
 """Of a file that is taken apart; larger ones are not looked at for comments."""
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 from composer_core import TaskView, Trace
 from composer_core.types import Limits, Score, Turn
 from composer_plugin_behavior.config import EffortConfig
 from composer_plugin_behavior.gate import gated, score
-
-THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+from composer_plugin_behavior.reading import THOUGHT
 
 
 def effort(group: Sequence[Trace], task: TaskView, config: EffortConfig) -> list[Score]:

@@ -15,7 +15,8 @@ def evidence(group: Sequence[Trace]) -> list[Score]:
 
     A file has evidence if, before the turn that first writes it, it was read, or its path stood in the result or the
     arguments of a call that changed nothing (a search, a listing, a command). Files that the episode creates need none.
-    Results of the same turn come too late: the call was written before they were there.
+    Results of the same turn come too late: the call was written before they were there. A file of the patch that no
+    tool wrote was changed by a command, nobody knows which, and has evidence if it was met at all.
 
     Source: ours. That Composer came to read more and to edit less without grounds by itself was told at Ray Summit 2025
     (Sasha Rush).
@@ -31,6 +32,7 @@ def _of(trace: Trace) -> Score:
         for path in [path for _, result in executed(turn) for path in changed(result) if path in existed]:
             touched.setdefault(path, seen.knows(path))
         seen.add(turn)
+    touched = {path: seen.knows(path) for path in sorted(existed)} | touched
     blind = sorted(path for path, known in touched.items() if not known)
     parts = {"changed": float(len(touched)), "blind": float(len(blind))}
     return score(-len(blind) / max(1, len(touched)), parts, ", ".join(blind))

@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import re
-import urllib.error
+import threading
+import time
 import urllib.request
 from collections import OrderedDict
 from functools import cache
@@ -24,6 +25,8 @@ from composer_core.errors import GradingError
 from composer_plugin_behavior.config import RubricConfig
 
 GRADES = 10
+PAUSE_S = 0.5
+"""Before a question is asked again; about doubled each time, for servers that are busy."""
 KEPT = 4096
 """Latest answers that are kept in memory."""
 INSTRUCTIONS = f"""You judge one aspect of a coding agent's work, and nothing else.
@@ -64,7 +67,7 @@ class Answers:
                 self._kept.popitem(last=False)
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        part = self._folder / f".{key}.{os.getpid()}"
+        part = self._folder / f".{key}.{os.getpid()}.{threading.get_ident()}"
         part.write_text(json.dumps(asdict(answer)), encoding="utf-8")
         part.replace(self._folder / f"{key}.json")
 
@@ -104,7 +107,8 @@ def ask(body: dict[str, Any], config: RubricConfig) -> Answer:
     if (known := kept.get(key)) is not None:
         return known
     found = "nothing"
-    for _ in range(config.attempts):
+    for attempt in range(config.attempts):
+        time.sleep(PAUSE_S * (2**attempt - 1))
         try:
             answer = _read(_post(body, config))
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:

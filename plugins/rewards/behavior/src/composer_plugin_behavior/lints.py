@@ -39,7 +39,8 @@ def lints(group: Sequence[Trace], config: LintsConfig) -> list[Score]:
     new counts diagnostics of the files as they are now that no touched file had before, mended those that files which
     still exist have lost; deleting a file mends nothing, and moving one makes nothing new. A comment that suppresses
     diagnostics counts as a new one. Mended ones make up for new ones and are worth nothing more, or an agent would be
-    paid for repairs that nobody asked for. A patch over which ruff breaks costs everything.
+    paid for repairs that nobody asked for. A patch over which ruff breaks costs everything. Files whose originals were
+    not kept, since the patch touches too much, count for nothing.
 
     Source: the difference of diagnostics instead of their number follows SWE-agent's edits behind a linter (Yang et al.
     2024, arXiv 2405.15793); the count of suppressions is ours.
@@ -51,7 +52,9 @@ def lints(group: Sequence[Trace], config: LintsConfig) -> list[Score]:
 
 
 def _of(trace: Trace, config: LintsConfig) -> Score:
-    before, after = (tuple(_python(files)) for files in (trace.originals, trace.patch.writes))
+    known = {file.path for file in trace.originals}
+    writes = [file for file in trace.patch.writes if trace.originals_whole or file.path in known]
+    before, after = tuple(_python(trace.originals)), tuple(_python(writes))
     had = diagnosed(before, config)
     try:
         has = diagnosed(after, config)

@@ -9,15 +9,16 @@ from composer_core import Trace
 from composer_core.types import Score
 from composer_plugin_behavior.config import ParallelismConfig
 from composer_plugin_behavior.gate import gated, score
-from composer_plugin_behavior.reading import executed
+from composer_plugin_behavior.reading import changed, executed
 
 
 def parallelism(group: Sequence[Trace], config: ParallelismConfig) -> list[Score]:
     """Mean over the turns that read of clip((min(n - r, cap) - 1) / (cap - 1), 0, 1); 0 where nothing was read.
 
     n counts a turn's independent reads: successful calls of tools that read, each asking what has not been asked since
-    something was last changed. Calls of one turn cannot depend on each other, since none has seen another's result. r
-    counts its redundant ones, which ask again: reads that fill a turn up cost what they would have gained.
+    a file was last changed. Calls of one turn cannot depend on each other, since none has seen another's result. r
+    counts its redundant ones, which ask again: reads that fill a turn up cost what they would have gained. Parts of one
+    file are one question in a turn, and what a command may have changed is not known, so it renews no question.
 
     Source: the behavior is the Composer 2 report's (arXiv 2603.24477), where it follows from what turns cost; the bonus
     is in the manner of the parallel-agent reward of the Kimi K2.5 report (Moonshot AI, 2026), without its annealing.
@@ -38,18 +39,22 @@ def _of(trace: Trace, config: ParallelismConfig) -> Score:
 
 def widths(trace: Trace, reads: Sequence[str]) -> list[tuple[int, int]]:
     """(independent, redundant) reads of each turn that reads."""
-    asked: set[tuple[str, str]] = set()
+    asked: set[str] = set()
     found = []
     for turn in trace.turns:
+        files: set[object] = set()
         new = again = 0
         for call, result in executed(turn):
-            key = (call.name, json.dumps(dict(call.arguments), sort_keys=True, default=str))
-            if call.name not in reads:
+            question = json.dumps([call.name, dict(call.arguments)], sort_keys=True, default=str)
+            if changed(result):
                 asked.clear()
-            elif key in asked:
+            elif call.name not in reads:
+                continue
+            elif question in asked or result.data.get("read") in files:
                 again += 1
             elif result.ok:
-                asked.add(key)
+                asked.add(question)
+                files |= {result.data["read"]} if "read" in result.data else set()
                 new += 1
         if new or again:
             found.append((new, again))

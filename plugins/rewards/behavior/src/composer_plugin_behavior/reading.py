@@ -15,6 +15,8 @@ from attrs import Factory, define
 from composer_core import Trace
 from composer_core.types import Call, ToolResult, Turn
 
+THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+
 
 def executed(turn: Turn) -> Iterator[tuple[Call, ToolResult]]:
     """The turn's calls that could be executed, each with its result."""
@@ -38,10 +40,10 @@ def names(text: str, path: str) -> bool:
 
 
 def final_message(trace: Trace) -> str:
-    """The words of the last turn, and the message of the call that ended the episode."""
+    """The words of the last turn, thoughts left out, and the message of the call that ended the episode."""
     last = [turn for turn in trace.turns if turn.purpose == "act"][-1:]
     ended = [result.data["message"] for turn in last for result in turn.results if "message" in result.data]
-    return "\n".join(filter(None, [*(turn.text for turn in last), *map(str, ended)]))
+    return "\n".join(filter(None, [*(THOUGHT.sub("", turn.text).strip() for turn in last), *map(str, ended)]))
 
 
 @define

@@ -20,9 +20,10 @@ OPEN = ("pending", "in_progress")
 def todos(group: Sequence[Trace], config: TodosConfig) -> list[Score]:
     """-(open + dropped) / opened; 0 where no to-do was opened.
 
-    The calls that wrote the list are replayed. Opened are all to-dos that were ever on it, open those that are pending
-    or in progress at the end, dropped those that were taken off the list while they were open: a list that is emptied
-    in the last turn is no list that was worked off. A to-do that is cancelled has been decided on and is not open.
+    The calls that wrote the list are replayed. Opened are all to-dos that were ever open (pending or in progress):
+    those that are written down as done already would only thin out the others. Open are those that are so at the end,
+    dropped those that were taken off the list while they were: a list that is emptied in the last turn is no list that
+    was worked off. A to-do that is cancelled has been decided on and is not open.
 
     Source: to-do items that are opened and left unfinished are the Composer 2 report's example of a product penalty
     (arXiv 2603.24477, section 4.2).
@@ -37,7 +38,7 @@ def _of(trace: Trace, config: TodosConfig) -> Score:
 
 
 def replayed(trace: Trace, tools: Sequence[str]) -> tuple[set[str], set[str], set[str]]:
-    """Ids of to-dos that were opened, that are open, and that were dropped while they were."""
+    """Ids of to-dos that were ever open, that are at the end, and that were dropped while they were."""
     now: dict[str, str] = {}
     opened: set[str] = set()
     dropped: set[str] = set()
@@ -48,10 +49,14 @@ def replayed(trace: Trace, tools: Sequence[str]) -> tuple[set[str], set[str], se
             given = {str(item["id"]): str(item.get("status", "pending")) for item in _items(call.arguments)}
             merges = str(call.arguments.get("merge", "")).lower() == "true"
             kept = {**now, **given} if merges else given
-            dropped = (dropped | {id for id, status in now.items() if status in OPEN}) - set(kept)
+            dropped = (dropped | _open(now)) - set(kept)
             now = kept
-            opened |= set(now)
-    return opened, {id for id, status in now.items() if status in OPEN}, dropped
+            opened |= _open(now)
+    return opened, _open(now), dropped
+
+
+def _open(statuses: Mapping[str, str]) -> set[str]:
+    return {id for id, status in statuses.items() if status in OPEN}
 
 
 def _items(arguments: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -46,7 +46,7 @@ def lessons(sequences: Iterable[TrainSequence], renderer: Renderer) -> tuple[Les
     students, teachers = [], []
     for sequence in sequences:
         for (start, stop), text in _said(sequence).items():
-            hint = renderer.request(Message("user", text), True)
+            hint = renderer.request(Message("user", text), False)  # the turn that was begun is closed, and empty
             ids, flags = list(sequence.ids.values()), list(sequence.trained.values())[start:stop]
             if start > 0 and any(flags):
                 students.append(_row(sequence, ids[:stop], flags))
