@@ -19,7 +19,7 @@ from composer_plugin_policy.objectives import pg_tis
 from composer_plugin_policy.plan import plan_policy
 from composer_plugin_summary.config import SummaryConfig
 from composer_plugin_summary.summarize import Summarizing
-from composer_testing.fakes.episodes import LOGPROB, Script, build_context, play
+from composer_testing.episodes import LOGPROB, Script, build_context, play
 
 DR_GRPO = Algorithm("policy/dr_grpo", dr_grpo, pg_tis, PolicyGradientConfig(), frozenset({"behavior", "old"}))
 LOOK, DONE = Call("c0", "write", {"path": "answer.txt", "text": "x" * 100}), Call("c0", "done", {})

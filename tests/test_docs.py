@@ -223,10 +223,17 @@ def test_every_protocol_is_shown_in_the_markdown_with_its_methods_and_what_they_
 
 def test_every_optional_protocol_stands_beside_the_capability_that_declares_it():
     page = text_of("kinds/sandboxes.md")
-    optional = [one for one in PROTOCOLS if getattr(one, "_is_runtime_protocol", False)]
+    optional = [one for one in PROTOCOLS if (one.__doc__ or "").startswith("Optional, of a SandboxBackend")]
     assert len(optional) >= 7
     for one in optional:
         assert re.search(rf"^\| `sandbox\.[a-z.]+` \| .* \| `{one.__name__}` \| `async ", page, re.MULTILINE)
+
+
+def test_every_optional_protocol_of_another_kind_is_shown_on_its_page():
+    pages = "".join(text_of(page) for page in PAGES if page.startswith("kinds/"))
+    for one in PROTOCOLS:
+        if (one.__doc__ or "").startswith("Optional, of a ") and "SandboxBackend" not in one.__doc__.split(":")[0]:
+            assert f"class {one.__name__}(Protocol):" in pages
 
 
 def test_a_protocols_method_without_a_docstring_is_refused(monkeypatch):

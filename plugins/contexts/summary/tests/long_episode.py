@@ -20,7 +20,7 @@ from composer_core.summary import peak_rss_bytes
 from composer_core.types import Call, Completion, Limits, ParsedTurn
 from composer_plugin_summary.config import SummaryConfig
 from composer_plugin_summary.summarize import Summarizing
-from composer_testing.fakes.episodes import RENDERER, Situation, build_context, play
+from composer_testing.episodes import RENDERER, Situation, build_context, play
 
 WINDOW, TRIGGER, TURN_TOKENS = 40_000, 20_000, 5_000
 

@@ -16,8 +16,8 @@ from composer_plugin_summary.check import needs
 from composer_plugin_summary.config import SummaryConfig, TruncateConfig
 from composer_plugin_summary.summarize import Summarizing
 from composer_plugin_summary.truncate import Truncating
-from composer_testing.fakes import episodes
-from composer_testing.fakes.episodes import RENDERER, TOOLS, Script, Situation, build_context, rendered
+from composer_testing import episodes
+from composer_testing.episodes import RENDERER, TOOLS, Script, Situation, build_context, rendered
 
 CONFIG = SummaryConfig(trigger_tokens=300, summary_tokens=60, think_tokens=40, state=())
 LIMITS = Situation().limits

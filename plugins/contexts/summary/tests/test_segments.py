@@ -15,7 +15,7 @@ from composer_core.types import Branch, Call, SlotKey, Stop, Trace
 from composer_plugin_summary.config import SummaryConfig
 from composer_plugin_summary.segments import StoredSegments
 from composer_plugin_summary.summarize import Summarizing
-from composer_testing.fakes.episodes import Script, build_context, play
+from composer_testing.episodes import Script, build_context, play
 
 CONFIG = SummaryConfig(trigger_tokens=300, summary_tokens=60, think_tokens=0, state=("history",))
 LOOK, DONE = Call("c0", "write", {"path": "answer.txt", "text": "x" * 250}), Call("c0", "done", {})

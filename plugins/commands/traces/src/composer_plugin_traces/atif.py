@@ -8,9 +8,9 @@ tool definitions with v1.5; all versions are read, v1.7 is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
-from composer_core import __version__
 from composer_plugin_traces.episodes import Act, Checked, Episode, Found, Said, Shape, Tokens, read_call
 
 VERSION = "ATIF-v1.7"
@@ -74,7 +74,11 @@ def to_atif(episode: Episode) -> dict[str, Any]:
         "schema_version": VERSION,
         "session_id": episode.id,
         "trajectory_id": episode.id,
-        "agent": {"name": "composer", "version": __version__, **({"tool_definitions": tools} if tools else {})},
+        "agent": {
+            "name": "composer",
+            "version": version("composer-core"),
+            **({"tool_definitions": tools} if tools else {}),
+        },
         "steps": numbered,
         "final_metrics": {
             "total_prompt_tokens": sum(len(tokens.prompt) for tokens in sampled),
@@ -130,7 +134,7 @@ def _act(step: Mapping[str, Any]) -> Act:
     )
     results = (step.get("observation") or {}).get("results", ())
     by_call = {result.get("source_call_id"): _text(result.get("content") or "") for result in results}
-    told = tuple(by_call[call.id] for call in calls if call.id in by_call)
+    told = tuple(by_call.get(call.id, "") for call in calls) if by_call else ()
     metrics, thought = step.get("metrics") or {}, step.get("reasoning_content")
     ids = metrics.get("completion_token_ids")
     tokens = None
@@ -159,7 +163,18 @@ def check_atif(document: Any) -> Checked:
         found.append(Found("steps", "there is none"))
     for number, step in enumerate(document["steps"]):
         found += _check_step(step, f"steps[{number}]", number + 1)
-    return found
+    return found or [*_order([step["source"] for step in document["steps"]])]
+
+
+def _order(sources: list[str]) -> Iterator[Found]:
+    first = sources.index("agent") if "agent" in sources else len(sources)
+    if first == len(sources):
+        yield Found("steps", "hold no turn of the agent")
+    for number, source in enumerate(sources[first:], first):
+        if source != "agent":
+            yield Found(
+                f"steps[{number}]", f"a step of the {source} stands after the agent's first; only one task is imitated"
+            )
 
 
 def _check_step(step: Any, at: str, number: int) -> Iterator[Found]:
