@@ -168,6 +168,22 @@ def test_a_validator_refuses_whatever_is_no_document(check: Any, document: Any):
     assert check(document)
 
 
+def test_a_conversation_that_goes_on_is_refused_and_never_reordered():
+    document = to_atif(EPISODES[0])
+    later = {"step_id": len(document["steps"]) + 1, "source": "user", "message": "and now"}
+    (found,) = check_atif({**document, "steps": [*document["steps"], later]})
+    assert "a step of the user stands after the agent's first" in str(found)
+
+
+def test_results_stay_with_their_calls_where_one_has_none():
+    calls = [{"tool_call_id": id, "function_name": "grep", "arguments": {}} for id in "ab"]
+    results = {"results": [{"source_call_id": "b", "content": "found"}]}
+    step = {"step_id": 1, "source": "agent", "message": "", "tool_calls": calls, "observation": results}
+    whole = {**to_atif(EPISODES[0]), "steps": [step]}
+    assert check_atif(whole) == []
+    assert from_atif(whole).acts[0].results == ("", "found")
+
+
 # --- the commands
 
 

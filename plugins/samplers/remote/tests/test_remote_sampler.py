@@ -144,8 +144,9 @@ REFUSED = {
         lambda r: {
             "meta_info": {"output_token_logprobs": [], "finish_reason": {"type": "abort", "message": "too long"}}
         },
-        "too big",
+        "too long",
     ),
+    "vllm gave up": (openai, lambda r: _put(r, "finish_reason", "abort"), "gave the generation up"),
 }
 
 

@@ -6,7 +6,7 @@ Everything is validated, what is written as well as what is read; nothing is wri
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +53,16 @@ def export(run_dir: Path, out: Path, name: str, solved: bool, only: str) -> None
 
     openai: messages and tools. atif: ATIF v1.7, with token ids. sharegpt: conversations.
     """
-    lines = []
-    for episode in _episodes(run_dir, only):
-        if not solved or episode.outcome == "solved":
-            document = FORMATS[name].write(episode)
-            _refuse(FORMATS[name].check(document), episode.id)
-            lines.append(json.dumps(document, ensure_ascii=False) + "\n")
-    _replace(out, lines)
-    click.echo(f"{len(lines)} episodes in {out}")
+    chosen = (one for one in _episodes(run_dir, only) if not solved or one.outcome == "solved")
+    click.echo(f"{_replace(out, _lines(chosen, FORMATS[name]))} episodes in {out}")
+
+
+def _lines(episodes: Iterable[Episode], format: Format) -> Iterator[str]:
+    """One at a time, since token ids of a run's episodes may be more than memory."""
+    for episode in episodes:
+        document = format.write(episode)
+        _refuse(format.check(document), episode.id)
+        yield json.dumps(document, ensure_ascii=False) + "\n"
 
 
 def _episodes(run_dir: Path, only: str) -> Iterator[Episode]:
@@ -95,7 +97,7 @@ def import_(file: Path, out: Path | None, name: str, check: bool) -> None:
     ids = sum(all(act.tokens for act in episode.acts) for episode in episodes)
     told = f"{len(episodes)} episodes, {ids} with token ids, {sum(one.playable for one in episodes)} can be rendered"
     if out:
-        _replace(out, [json.dumps(to_atif(episode), ensure_ascii=False) + "\n" for episode in episodes])
+        _replace(out, _lines(episodes, FORMATS["atif"]))
         told += f", in {out}"
     click.echo(told)
 
@@ -123,10 +125,17 @@ def _refuse(problems: Checked, where: str) -> None:
         raise UserError(f"{len(problems)} problems in {where}{lines}{more}")
 
 
-def _replace(out: Path, lines: list[str]) -> None:
-    partial = out.with_name(f".{out.name}.part")
+def _replace(out: Path, lines: Iterable[str]) -> int:
+    """How many lines were written."""
+    partial, count = out.with_name(f".{out.name}.part"), 0
     try:
-        partial.write_text("".join(lines), encoding="utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            for line in lines:
+                file.write(line)
+                count += 1
         partial.replace(out)
     except OSError as error:
         raise UserError("the file cannot be written", where=str(out), found=error.strerror) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return count

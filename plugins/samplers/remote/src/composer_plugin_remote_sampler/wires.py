@@ -23,6 +23,8 @@ from composer_core.types import Completion, GenerateRequest, GenerateSettings
 Json = dict[str, Any]
 ID = re.compile(r"token_id:(\d+)")
 SEEDS = 1 << 31
+ENDS = ("stop", "length")
+"""How a generation ends that nobody has broken off, as servers do when they swap weights or are told to."""
 MOST_STOPS = 4
 """Texts that end a generation which the OpenAI API takes at most."""
 
@@ -155,9 +157,7 @@ class Sglang:
                 found=", ".join(sorted(meta)) or type(reply).__name__,
             )
         finish = meta.get("finish_reason") or {}
-        if finish.get("type") == "abort":
-            raise SamplerError("the server gave the generation up", found=finish.get("message", "abort"))
-        choice = {"finish_reason": finish.get("type"), "stop_reason": finish.get("matched")}
+        choice = {"finish_reason": finish.get("type"), "stop_reason": finish.get("matched"), **finish}
         return _whole([row[1] for row in rows], [row[0] for row in rows], choice, asked)
 
     def reloads(self, folder: str) -> Sequence[tuple[str, Json]]:
@@ -213,7 +213,10 @@ def _choice(reply: Any) -> Mapping[str, Any]:
 
 
 def _whole(ids: Any, logprobs: Any, choice: Mapping[str, Any], asked: Asked) -> Answer:
-    """The answer, if each id has its log-probability and the stop id was not trimmed away."""
+    """The answer, if it was sampled to its end, with a log-probability for each id, and its stop id was not trimmed."""
+    if choice.get("finish_reason") not in ENDS:
+        told = choice.get("message") or choice.get("finish_reason")
+        raise SamplerError("the server gave the generation up", expected=" or ".join(ENDS), found=str(told))
     numbers = [value for value in logprobs or () if isinstance(value, (int, float)) and math.isfinite(value)]
     if len(numbers) != len(ids):
         raise SamplerError(
