@@ -17,9 +17,10 @@ from composer_core.errors import (
     SandboxError,
     SandboxGone,
     SandboxUnreachable,
+    TemplateMissing,
     Unsupported,
 )
-from composer_core.protocols import Created, ExecRequest, Failed, TemplateRef, TemplateSpec
+from composer_core.protocols import Created, Describes, ExecRequest, Failed, TemplateRef, TemplateSpec
 from composer_core.sandbox import Sandboxes
 from composer_core.trees import Tree
 from composer_core.types import Limits, TaskView
@@ -109,6 +110,76 @@ def test_a_silent_client_loses_everything_and_one_that_is_heard_of_nothing(tmp_p
             await until(lambda: running.node.gate.live == 1)
             assert await box.read("a.txt", 10) == b"one\n"
             await silent.close()
+
+    asyncio.run(main())
+
+
+def captures(behind: MemoryProvider) -> list[str]:
+    return [name for name in behind._states if name.startswith("snapshot")]
+
+
+def test_a_snapshot_is_freed_where_it_lies_by_its_owner_alone_or_with_its_lease(tmp_path, monkeypatch):
+    async def main():
+        behind = MemoryProvider()
+        async with served(tmp_path, monkeypatch, behind) as running, client(running) as one, client(running) as other:
+            (box,) = await create(one)
+            first, _ = await box.snapshot(), await box.snapshot()
+            await other.release(first)
+            assert len(captures(behind)) == 2
+            for _ in range(2):
+                await one.release(first)
+            assert len(captures(behind)) == 1 and running.node.figures.done["release"] == 1
+            with pytest.raises(TemplateMissing):
+                await one.create(first)
+            await one.close()
+            assert not captures(behind) and not behind.live
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("gone", ["lease", "caller"])
+def test_a_snapshot_that_nobody_can_hear_of_any_more_is_freed(tmp_path, monkeypatch, gone: str):
+    async def main():
+        behind, captured, told = MemoryProvider(), asyncio.Event(), asyncio.Event()
+        async with served(tmp_path, monkeypatch, behind) as running, client(running) as provider:
+            (box,) = await create(provider)
+            lease = next(iter(running.node.leases))
+            backend = lease.sandboxes[box.id].backend
+
+            async def snapshot():
+                ref = behind.capture(backend)
+                captured.set()
+                await told.wait()
+                return ref
+
+            backend.snapshot = snapshot
+            asking = asyncio.ensure_future(box.snapshot())
+            await captured.wait()
+            if gone == "lease":
+                await running.node.end(lease)
+                told.set()
+                with pytest.raises(SandboxGone):
+                    await asking
+            else:
+                told.set()
+                await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+            await until(lambda: not captures(behind))
+
+    asyncio.run(main())
+
+
+def test_what_a_node_says_of_its_machine_is_passed_on_with_where_it_is(tmp_path, monkeypatch):
+    class Telling(MemoryProvider):
+        def describe(self) -> str:
+            return "a dictionary in memory"
+
+    async def main():
+        async with served(tmp_path, monkeypatch, Telling()) as running, client(running, needs=()) as provider:
+            assert isinstance(provider, Describes)
+            await provider.probe()
+            assert provider.describe() == f"fakes/memory at {running.url}: a dictionary in memory"
 
     asyncio.run(main())
 

@@ -84,7 +84,7 @@ class Route:
 
 async def _describe(call: Call) -> wire.NodeReply:
     node = call.node
-    return wire.NodeReply(node.name, node.plugin, wire.API, tuple(sorted(node.capabilities)), node.gate.load)
+    return wire.NodeReply(node.name, node.plugin, wire.API, tuple(sorted(node.capabilities)), node.gate.load, node.says)
 
 
 async def _open(call: Call) -> wire.LeaseReply:
@@ -180,13 +180,21 @@ async def _changes(call: Call) -> Patch:
     return await call.node.call(call.lease, call.id, "changes", lambda one: one.changes(limit), "changes")
 
 
-async def _snapshot(call: Call) -> wire.SnapshotReply:
-    return wire.SnapshotReply(await call.node.snapshot(call.lease, call.id, call.body.full))
+async def _snapshot(call: Call) -> Made:
+    lease, node = call.lease, call.node
+    name = await node.snapshot(lease, call.id, call.body.full)
+    return Made(wire.SnapshotReply(name), lambda: node.release(lease, name))
 
 
-async def _pause(call: Call) -> Done:
-    await call.node.pause(call.lease, call.id)
+async def _release(call: Call) -> Done:
+    await call.node.release(call.lease, call.id)
     return Done()
+
+
+async def _pause(call: Call) -> Made:
+    lease, node, id = call.lease, call.node, call.id
+    await node.pause(lease, id)
+    return Made(Done(), lambda: node.resume(lease, id))
 
 
 async def _resume(call: Call) -> Done:
@@ -231,6 +239,7 @@ ROUTES = (
     Route("GET", f"{ONE}/changes", "The patch since the template.", _changes, Patch, query=("limit_bytes",)),
     Route("POST", f"{ONE}/fork", "Fork it.", _fork, ChildrenReply, wire.ForkRequest, keyed=True),
     Route("POST", f"{ONE}/snapshot", "Capture it.", _snapshot, wire.SnapshotReply, wire.SnapshotRequest, keyed=True),
+    Route("DELETE", "/snapshots/{id:[a-z0-9-]{1,64}}", "Free what was captured; safe twice.", _release, Done),
     Route("POST", f"{ONE}/pause", "Pause it.", _pause, Done, keyed=True),
     Route("POST", f"{ONE}/resume", "Let it run on.", _resume, Done, keyed=True),
     Route("PUT", f"{ONE}/network", "Replace its network policy.", _network, Done, wire.NetworkRequest),

@@ -60,6 +60,7 @@ class Connection:
     provider: str = ""
     capabilities: frozenset[str] = frozenset()
     load: float = 0.0
+    says: str = ""
     closed: bool = False
     _calls: aiohttp.ClientSession | None = None
     _starts: aiohttp.ClientSession | None = None
@@ -189,7 +190,7 @@ class Connection:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
 
     def _told(self, reply: NodeReply) -> None:
-        self.node, self.provider, self.load = reply.node, reply.provider, reply.load
+        self.node, self.provider, self.load, self.says = reply.node, reply.provider, reply.load, reply.says
         self.capabilities = frozenset(reply.capabilities)
 
     async def known(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from composer_core.errors import ComposerError, ConfigError, SandboxError, SandboxGone, TemplateMissing, Unsupported
-from composer_core.protocols import Failed, SandboxBackend, SandboxProvider, SnapshotRef, TemplateSpec
+from composer_core.protocols import Failed, Releases, SandboxBackend, SandboxProvider, SnapshotRef, TemplateSpec
 from composer_plugin_server.figures import Figures
 from composer_plugin_server.gate import Claim, Gate, Ticket
 from composer_plugin_server.leases import Lease, Leases, Owned
@@ -48,6 +48,8 @@ class Node:
     leases: Leases = field(factory=Leases)
     capabilities: frozenset[str] = frozenset()
     """What was found to work when the server started."""
+    says: str = ""
+    """What the provider says then of this machine, if it does."""
     gate: Gate = field(init=False)
     pools: Pools = field(init=False)
     making: Making = field(init=False)
@@ -190,13 +192,24 @@ class Node:
 
     async def snapshot(self, lease: Lease, id: str, full: bool) -> str:
         """The id of what was captured."""
-        need = "full_snapshots" if full else "forks"
+        memory, need = self.find(lease, id).memory_bytes, "full_snapshots" if full else "forks"
         ref: SnapshotRef = await self.call(
             lease, id, "snapshot", lambda one: one.full_snapshot() if full else one.snapshot(), need
         )
         name = f"{self.name}-{secrets.token_hex(10)}"
-        lease.snapshots[name] = (ref, self.find(lease, id).memory_bytes)
+        lease.snapshots[name] = (ref, memory)
+        if lease.ended:
+            await self.release(lease, name)
+            raise SandboxGone("the lease ended")
         return name
+
+    async def release(self, lease: Lease, name: str) -> None:
+        """Safe twice. A provider that cannot let go of a snapshot holds it until the server ends."""
+        ref, _ = lease.snapshots.pop(name, (None, 0))
+        if ref and isinstance(self.provider, Releases):
+            provider = self.provider
+            await self.making.asked("release", lambda: provider.release(ref))
+            self.figures.done["release"] += 1
 
     def renew(self, lease: Lease, id: str, lease_s: float) -> None:
         self.find(lease, id).until_s = time.monotonic() + lease_s
@@ -222,7 +235,7 @@ class Node:
         """A lease with all that it holds."""
         self.leases.remove(lease)
         await self.destroy_all(lease, list(lease.sandboxes.values()))
-        lease.snapshots.clear()
+        await asyncio.gather(*(self.release(lease, name) for name in list(lease.snapshots)), return_exceptions=True)
 
     async def close(self) -> None:
         """End all leases and the provider."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from composer_core.errors import ConfigError, NoCapacity, SandboxError, SandboxGone, SandboxUnreachable, TemplateMissing
@@ -71,6 +72,11 @@ class RemoteProvider:
                 )
         return frozenset.intersection(*(node.capabilities for node in self._nodes))
 
+    def describe(self) -> str:
+        """Of each node: whose sandboxes, where, and what their provider says of its machine."""
+        told = (": ".join(filter(None, (f"{node.provider} at {node.url}", node.says))) for node in self._nodes)
+        return "; ".join(told)
+
     # --- templates ------------------------------------------------------------------------------------------------
 
     async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
@@ -124,6 +130,12 @@ class RemoteProvider:
             await self._prepare(node, *self._specs[source])
             reply = await create()
         return children(node, reply)
+
+    async def release(self, ref: SnapshotRef) -> None:
+        """Safe twice; what a lease held that has ended is gone already."""
+        with suppress(SandboxGone):
+            node = await self._node_of(ref.id)
+            await node.ask("DELETE", f"/snapshots/{_name(ref.id)}", wire.Done)
 
     async def attach(self, sandbox_id: str) -> RemoteSandbox:
         node = await self._node_of(sandbox_id)

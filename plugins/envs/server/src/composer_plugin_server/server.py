@@ -21,7 +21,7 @@ from aiohttp import web
 from attrs import field, frozen
 
 from composer_core.errors import ConfigError, boundary
-from composer_core.protocols import SandboxProvider
+from composer_core.protocols import Describes, SandboxProvider
 from composer_plugin_server import orphans
 from composer_plugin_server.config import TOKEN_VARIABLE
 from composer_plugin_server.fleet import Fleet
@@ -93,6 +93,7 @@ async def _node(
         ledger.begin()
         with boundary("sandboxes", plugin):
             node.capabilities = await made.probe() | {"sandbox.leases"}
+            node.says = made.describe() if isinstance(made, Describes) else ""
         node.figures.counts["orphans_reaped"] += reaped
         yield node, reaped
 

@@ -66,6 +66,7 @@ class Templates:
                 if tree is None:
                     raise WorkspaceMissing("the files of this workspace are not here", found=spec.workspace.sha256)
                 task = self._preparing[id] = asyncio.ensure_future(self._prepare(id, spec, tree))
+                task.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever waited is told
             await asyncio.shield(task)
         return id
 

@@ -66,6 +66,8 @@ class NodeReply:
     """What was found to work when the server started."""
     load: float
     """0 for an empty node, 1 for a full one, more with a queue."""
+    says: str = ""
+    """What the provider said of the machine when the server started."""
 
 
 @frozen
