@@ -18,7 +18,7 @@ from composer_core.errors import (
     SandboxGone,
     Unsupported,
 )
-from composer_core.protocols import Changes, ExecRequest, ExecResult, Forks, TemplateSpec
+from composer_core.protocols import Changes, ExecRequest, ExecResult, Forks, TemplateRef, TemplateSpec
 from composer_core.sandbox import TRIES, CallLimits, Sandbox, Sandboxes
 from composer_core.trees import File, Patch, Tree, TreeRef
 from composer_core.types import TaskView
@@ -357,6 +357,28 @@ def test_a_template_that_the_provider_forgot_is_prepared_again() -> None:
         await sandboxes.create(VIEW)
         provider._states.clear()
         assert await (await sandboxes.create(VIEW)).read("a.txt") == b"one\n"
+
+    asyncio.run(whole())
+
+
+def test_a_provider_is_closed_also_where_whoever_closes_it_gives_up() -> None:
+    class Stubborn(MemoryProvider):
+        async def prepare(self, spec, workspace):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.05)
+
+    async def whole() -> None:
+        provider, sandboxes = node(Stubborn())
+        preparing = asyncio.ensure_future(sandboxes.create(VIEW))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(sandboxes.close())
+        await asyncio.sleep(0.01)
+        closing.cancel()
+        await asyncio.gather(closing, preparing, return_exceptions=True)
+        with pytest.raises(SandboxGone, match="closed"):
+            await provider.create(TemplateRef("any"))
 
     asyncio.run(whole())
 

@@ -8,7 +8,7 @@ import pytest
 
 from composer_core import SandboxSpec, Tree
 from composer_core.errors import BackendError, PathError, PrepareError
-from composer_core.protocols import Created, Failed, TemplateSpec
+from composer_core.protocols import Created, Failed, SnapshotRef, TemplateSpec
 from composer_envkit import FolderProvider, FolderSandbox, Provider, lay
 from composer_testing.contracts.sandbox_commands import CommandContract
 
@@ -180,6 +180,20 @@ def test_a_start_that_fails_fails_one_child_as_far_as_it_says():
         assert second == Failed("one is enough", BackendError.retryable)
         with pytest.raises(ValueError, match="it stays"):
             await provider.close()
+
+    asyncio.run(whole())
+
+
+def test_a_source_that_is_released_while_children_are_made_of_it_fails_no_more_than_children():
+    class Releasing(Provider):
+        async def start(self, spec, state):
+            await self.release(SnapshotRef(next(iter(self.sources), "")))
+            raise BackendError("its files are gone")
+
+    async def whole():
+        provider = Releasing()
+        children = await provider.create(await provider.prepare(TemplateSpec(TREE.ref), TREE), 2)
+        assert children == [Failed("its files are gone", BackendError.retryable)] * 2
 
     asyncio.run(whole())
 

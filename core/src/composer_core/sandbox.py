@@ -452,10 +452,12 @@ class Sandboxes:
         """Safe twice."""
         for task in self._templates.values():
             task.cancel()
-        await asyncio.gather(*self._templates.values(), return_exceptions=True)
-        self._templates.clear()
-        with boundary("sandboxes", self.plugin):
-            await self.provider.close()
+        try:
+            await asyncio.gather(*self._templates.values(), return_exceptions=True)
+        finally:  # also for whoever is cancelled while it closes
+            self._templates.clear()
+            with boundary("sandboxes", self.plugin):
+                await self.provider.close()
 
 
 class _Env(dict[str, Any]):

@@ -59,12 +59,13 @@ class Provider:
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> list[Created | Failed]:
         """One that cannot be made does not keep the others from being made."""
         self._open()
-        if source.id not in self.sources:
+        found = self.sources.get(source.id)  # it may be released before the last child is made
+        if found is None:
             raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
         children: list[Created | Failed] = []
         try:
             for _ in range(n):
-                children.append(await self._child(*self.sources[source.id]))
+                children.append(await self._child(*found))
         except BaseException:  # cancelled: nobody would ever hold them
             await ended(child.backend.destroy() for child in children if isinstance(child, Created))
             raise

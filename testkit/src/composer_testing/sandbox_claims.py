@@ -164,16 +164,16 @@ async def sessions(sandbox: Sandbox, provider: SandboxProvider) -> None:
 async def pauses(sandbox: Sandbox, provider: SandboxProvider) -> None:
     await sandbox.pause()
     await sandbox.resume()
-    running = asyncio.ensure_future(sandbox.exec(["sh", "-c", "sleep 0.5; echo done"], timeout_s=3))
+    running = asyncio.ensure_future(sandbox.exec(["sh", "-c", "sleep 2; echo done"], timeout_s=4))
     await asyncio.sleep(0.1)
     await sandbox.pause()
     later = asyncio.ensure_future(sandbox.exec(["echo", "later"], timeout_s=20))
-    await asyncio.sleep(3.2)
+    await asyncio.sleep(4.2)
     went_on, begun = running.done(), later.done()
     await sandbox.resume()
     result = await running
     assert not went_on, "a command came to its end while its sandbox was paused"
-    assert result.status != "timeout", f"a command's time of 3 s ran on while its sandbox was paused: {result}"
+    assert result.status != "timeout", f"a command's time of 4 s ran on while its sandbox was paused: {result}"
     assert result.stdout == b"done\n", f"after resume() a command ended with {result}"
     assert not begun, "a command began while its sandbox was paused"
     assert (await later).stdout == b"later\n", "a command that was asked for meanwhile was never run"

@@ -103,8 +103,9 @@ def run_async(main: Callable[[], Coroutine[Any, Any, T]], go_on: str = "") -> T:
         received: list[str] = []
 
         def stop(name: str) -> None:
+            if not received:
+                task.cancel()
             received.append(name)
-            task.cancel()
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop, number.name)

@@ -12,12 +12,14 @@ from types import SimpleNamespace
 
 import docker
 import pytest
-from containers import SPEC, act, commands_on_this_machine, create, things
+from containers import SPEC, TREE, act, commands_on_this_machine, create, things
 
 from composer_core.errors import ConfigError
 from composer_core.protocols import Created
 from composer_plugin_docker import owners
+from composer_plugin_docker.config import DockerConfig
 from composer_plugin_docker.engine import OWNER, Engine
+from composer_plugin_docker.images import Images, Ready
 from composer_plugin_docker.provider import DockerProvider
 from composer_plugin_docker.sandbox import DockerSandbox
 from composer_plugin_docker.walls import Template
@@ -158,7 +160,8 @@ def test_siblings_that_were_made_already_go_with_a_creation_that_ends_early(monk
     asyncio.run(main())
 
 
-def test_a_pause_that_is_given_up_leaves_no_frozen_container(monkeypatch) -> None:
+@pytest.mark.parametrize("slow", ["agent", "engine"])
+def test_a_pause_that_is_given_up_leaves_no_frozen_container(monkeypatch, slow: str) -> None:
     """Without an engine, since not every one can freeze."""
     frozen: set[str] = set()
     asked: list[tuple[str, bool]] = []
@@ -169,6 +172,8 @@ def test_a_pause_that_is_given_up_leaves_no_frozen_container(monkeypatch) -> Non
 
     async def ask(sandbox: DockerSandbox, op: str) -> None:
         asked.append((op, bool(frozen)))
+        if (op, slow) == ("pause", "agent"):
+            await asyncio.sleep(60)
 
     async def main() -> None:
         api = SimpleNamespace(pause=pause, unpause=frozen.discard, close=lambda: None)
@@ -183,4 +188,29 @@ def test_a_pause_that_is_given_up_leaves_no_frozen_container(monkeypatch) -> Non
         engine.close()
 
     monkeypatch.setattr(DockerSandbox, "_ask", ask)
+    asyncio.run(main())
+
+
+def test_an_image_whose_making_is_given_up_at_its_last_step_is_removed() -> None:
+    """Without an engine: what is committed cannot be stopped."""
+
+    async def main() -> None:
+        committing, removed, loop = asyncio.Event(), [], asyncio.get_running_loop()
+
+        def commit(*words: object, **options: object) -> dict[str, str]:
+            loop.call_soon_threadsafe(committing.set)
+            time.sleep(0.1)
+            return {"Id": "made"}
+
+        done = dict.fromkeys(("create_container", "put_archive", "remove_container"), lambda *words, **options: None)
+        api = SimpleNamespace(**done, commit=commit, remove_image=lambda name, force: removed.append(name))
+        engine = Engine(api, "me")
+        making = asyncio.ensure_future(Images(engine, DockerConfig()).template(Ready("base", (), {}), TREE))
+        await committing.wait()
+        making.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+        assert [name.partition(":")[0] for name in removed] == ["composer/template"]
+        engine._threads.shutdown()
+
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import selectors
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from composer_envkit.agent import frames
+from composer_plugin_local.client import Keeper
 from composer_plugin_local.keeper import commands, turns
 from composer_plugin_local.keeper.commands import Command
 from composer_plugin_local.keeper.pauses import Pauses
@@ -143,6 +146,24 @@ def test_who_pauses_a_sandbox_that_is_slow_to_stop_waits_and_nobody_else() -> No
     assert replies == [(2, {"error": "backend", "message": "1 processes do not stop"})] and failed == [bad]
     pauses.look()
     assert replies[1:] == [(1, {})] and pauses.patience_s(60.0) == 60.0
+
+
+@pytest.mark.parametrize(("op", "undone_by"), [("pause", "resume"), ("exec", "kill"), ("read", None)])
+def test_what_a_caller_gives_up_does_not_go_on_in_the_keeper(op: str, undone_by: str | None) -> None:
+    async def main() -> None:
+        keeper, sent = Keeper(), frames.Decoder()
+        said: list[dict[str, Any]] = []
+        keeper._transport = SimpleNamespace(write=lambda data: said.extend(header for header, _ in sent.feed(data)))
+        asking = asyncio.ensure_future(keeper.ask(op, id="one"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert [one["op"] for one in said] == list(filter(None, [op, undone_by]))
+        assert {one["id"] for one in said} == {"one"}
+        keeper.data_received(frames.encode({"n": said[-1]["n"]}))
+
+    asyncio.run(main())
 
 
 def test_a_slot_whose_command_had_just_ended_when_it_was_stopped_serves_others(keeper) -> None:

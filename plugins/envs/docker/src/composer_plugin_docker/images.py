@@ -76,7 +76,11 @@ class Images:
             if key not in self._made:
                 layer = await asyncio.to_thread(tars.archive, tars.of_tree(workspace, TEMPLATE), (TEMPLATE,))
                 name, labels = f"composer/template:{key}-{self._run}", self._engine.labels("template")
-                self._made[key] = await self._engine.add_layer(ready.image, layer, name, labels)
+                try:
+                    self._made[key] = await self._engine.add_layer(ready.image, layer, name, labels)
+                except asyncio.CancelledError:  # it may have been made nevertheless
+                    await self._engine.remove_image(name)
+                    raise
             return self._made[key]
 
     async def close(self) -> None:

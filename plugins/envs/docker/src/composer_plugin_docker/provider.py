@@ -125,6 +125,7 @@ class DockerProvider:
     # --- templates --------------------------------------------------------------------------------------------
 
     async def prepare(self, spec: TemplateSpec, workspace: Tree) -> TemplateRef:
+        self._not_closed()
         fields = [spec.workspace.sha256, spec.needs, spec.memory_bytes, spec.processes, spec.file_bytes]
         text = json.dumps([*fields, spec.disk_bytes, sorted(spec.env.items())])
         name = hashlib.sha256(text.encode()).hexdigest()

@@ -179,9 +179,9 @@ class DockerSandbox:
         """The agent stops too, so it is told before: no command is late because of it."""
         async with self._pausing:
             if not self._patience.paused:
-                await self._ask("pause")
-                self._patience.pause()
                 try:
+                    await self._ask("pause")
+                    self._patience.pause()
                     await self._engine.call(self._engine.api.pause, self._container)
                 except BaseException:  # whoever gave up may have been too late
                     with suppress(SandboxError):

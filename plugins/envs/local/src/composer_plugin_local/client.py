@@ -135,6 +135,8 @@ class Keeper(asyncio.Protocol):
             self._pending.pop(number, None)
             if op in COMMANDS and not self._lost:
                 self._send("kill", id=fields["id"], number=number)
+            elif op == "pause" and not self._lost:
+                self._send("resume", id=fields["id"])
             raise
         if "error" in header:
             raise ERRORS[header["error"]](header["message"])

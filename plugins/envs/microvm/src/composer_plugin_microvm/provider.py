@@ -62,6 +62,7 @@ class MachineProvider:
         self.commands = asyncio.Semaphore(self.config.commands or COMMANDS_PER_CORE * cores)
         """Turns of commands: what many machines do at once would else run out of time that it never had."""
         self._making: set[asyncio.Task[Created | Failed]] = set()
+        self._freeing: set[asyncio.Task[None]] = set()
         self._begun = 0
         self._closed = False
 
@@ -135,8 +136,16 @@ class MachineProvider:
     async def release(self, ref: SnapshotRef) -> None:
         capture = self._sources.pop(ref.id, None)
         if capture is not None:
-            await asyncio.gather(*self._making, return_exceptions=True)  # some may be made of it just now
-            capture.close()
+            freeing = asyncio.ensure_future(self._free(capture))
+            self._freeing.add(freeing)
+            freeing.add_done_callback(self._freeing.discard)
+            await asyncio.shield(freeing)
+
+    async def _free(self, capture: Capture) -> None:
+        """Once none is being made of it: its descriptors would be another's then."""
+        if self._making:
+            await asyncio.wait(self._making)
+        capture.close()
 
     # --- machines -------------------------------------------------------------------------------------------------
 
@@ -212,6 +221,7 @@ class MachineProvider:
         """Safe twice. Machines end first; what they are made of goes after; then the first error is raised."""
         self._closed = True
         await asyncio.gather(*self._making, return_exceptions=True)  # they see it and give up
+        await asyncio.gather(*self._freeing)
         live, self._live = list(self._live.values()), {}
         tasks = [*self._prepared.values(), *self._bases.values()]
         for task in tasks:
