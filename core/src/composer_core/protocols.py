@@ -485,7 +485,7 @@ class Renderer(Protocol):
         ...
 
     def request(self, message: Message, ended: bool) -> list[int]:
-        """The increment that asks the policy something (a summary) instead of showing results."""
+        """The increment that asks the policy something (a summary): a turn that was begun is closed if not `ended`."""
         ...
 
     def parse(self, ids: Sequence[int]) -> ParsedTurn:

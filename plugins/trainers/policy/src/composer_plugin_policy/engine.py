@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from attrs import evolve
 from composer_core.columns import Column
 from composer_core.credit import EpisodeKL
 from composer_core.errors import ConfigError, TrainerError, boundary
-from composer_core.noise import key_of
 from composer_core.protocols import Algorithm, BuildContext
 from composer_core.tensors import ObjectiveInputs, to_column
 from composer_core.types import StepStats, TrainBatch
@@ -34,7 +32,7 @@ from composer_plugin_policy.feedback import distance, in_batches, lessons
 from composer_plugin_policy.machine import Machine
 from composer_plugin_policy.masters import Masters
 from composer_plugin_policy.metrics import ParityPool, Tally, finite
-from composer_plugin_policy.mismatch import masked_rows, without
+from composer_plugin_policy.mismatch import masked_rows, refuse_another_policy, without
 from composer_plugin_policy.optimizer import (
     apply_settings,
     clip,
@@ -89,7 +87,7 @@ class Engine:
         """One pass over the batch and at most one update."""
         started_s = time.perf_counter()
         settings = self._settings_of(batch)
-        with self._noise():
+        with self._machine.noise(self._build.seed, self._counters):
             plan = self._plan(batch, settings)
             tally = self._accumulate(plan, settings)
         parity = tally.parity(self._pool) if plan.algorithm else {}
@@ -124,9 +122,8 @@ class Engine:
         if self._reference is None and (settings.beta or "ref" in algorithm.needs):
             self._reference = self._frozen_copy()
         plan = plan_policy(batch, settings, algorithm, lambda rows, episodes: self._score_kl(rows, episodes, settings))
-        if not settings.feedback:
-            return plan
-        return evolve(plan, lessons=lessons(batch.sequences, self._build.get("renderers")))
+        found = lessons(batch.sequences, self._build.get("renderers")) if settings.feedback else ()
+        return evolve(plan, lessons=found)
 
     def _score_kl(self, rows: list[Row], episodes: int, settings: StageSettings) -> Mapping[int, EpisodeKL]:
         """Sums of old - ref by episode, over all ranks; one pass of each network, without gradient."""
@@ -303,25 +300,3 @@ class Engine:
         for parameter in second.parameters():
             parameter.requires_grad_(False)
         return second
-
-    @contextmanager
-    def _noise(self) -> Iterator[None]:
-        """Draws inside (dropout) depend on (seed, stage, step, rank) alone, and leave the process's generator alone."""
-        device = self._accelerator.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            counters = self._counters
-            torch.manual_seed(key_of(self._build.seed, counters.stage, counters.steps, self.ranks.rank))
-            yield
-
-
-def refuse_another_policy(parity: Mapping[str, float], settings: StageSettings, stage: str) -> None:
-    """Raises TrainerError where the sampler's numbers are of another policy than the trainer's."""
-    found = parity.get("parity_median", 0.0)
-    if settings.parity_stop and not found <= settings.parity_stop:
-        raise TrainerError(
-            "the sampler does not compute the policy that is trained",
-            where=f"stages.{stage}.parity_stop",
-            expected=f"half of a step's tokens within {settings.parity_stop:g} nats of the trainer's log-probabilities",
-            found=f"{found:.3g} nats over {parity['parity_tokens']:.0f} tokens of the same version",
-            fix="look at what keeps copies of weights: kernels, samplers, weight sync",
-        )

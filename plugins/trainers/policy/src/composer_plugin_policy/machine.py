@@ -1,4 +1,4 @@
-"""The process a trainer runs in: ranks and device through accelerate, threads, deterministic kernels.
+"""The process a trainer runs in: ranks and device through accelerate, threads, noise, deterministic kernels.
 
 `torch.use_deterministic_algorithms` and the number of threads belong to the process or thread; deterministic mode is
 put back by `close`. Ranks are started by whoever starts the processes (an executor, torchrun); this joins them, and
@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from accelerate.utils import InitProcessGroupKwargs
 from attrs import evolve
 
 from composer_core.errors import ConfigError
+from composer_core.noise import key_of
 from composer_core.protocols import BuildContext
 from composer_plugin_policy.checkpoint import Counters
 from composer_plugin_policy.config import PolicyTrainerConfig
@@ -50,6 +53,14 @@ class Machine:
         model.to(self.accelerator.device)
         self.ranks.share(list(model.state_dict().values()))
         return model
+
+    @contextmanager
+    def noise(self, seed: int, counters: Counters) -> Iterator[None]:
+        """Draws inside (dropout) depend on (seed, stage, step, rank) alone, and leave the process's generator alone."""
+        device = self.accelerator.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(key_of(seed, counters.stage, counters.steps, self.ranks.rank))
+            yield
 
     def stamp(self, counters: Counters) -> Counters:
         """Record what bytes depend on."""

@@ -12,6 +12,9 @@ tokens, the row is masked (none of its tokens reach the objective) if
 Source: the length-normalized sequence ratio of GSPO (Zheng et al. 2025, arXiv 2507.18071), used as a bound that masks,
 as masked importance sampling of sequences does (Liu, Li et al. 2025, "When Speed Kills Stability").
 
+A whole step is refused, before any update, where half of the tokens that the trainer's own version sampled are further
+from its log-probabilities than `parity_stop`: then it is not drift, but two policies.
+
 A masked row still counts in E, by which the loss is divided, and in every figure that tells of mismatch: masks hide
 nothing. A d_t that is not a number masks nothing, so that the step is skipped and counted as ever.
 """
@@ -19,6 +22,7 @@ nothing. A d_t that is not a number masks nothing, so that the step is skipped a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from attrs import asdict
@@ -61,3 +65,16 @@ def without(masked_N: torch.Tensor, inputs: ObjectiveInputs) -> ObjectiveInputs:
         return inputs
     columns = {name: row[~masked_N] for name, row in asdict(inputs, recurse=False).items() if row is not None}
     return ObjectiveInputs(**columns)
+
+
+def refuse_another_policy(parity: Mapping[str, float], settings: StageSettings, stage: str) -> None:
+    """Raises TrainerError where the sampler's numbers are of another policy than the trainer's."""
+    found = parity.get("parity_median", 0.0)
+    if settings.parity_stop and not found <= settings.parity_stop:
+        raise TrainerError(
+            "the sampler does not compute the policy that is trained",
+            where=f"stages.{stage}.parity_stop",
+            expected=f"half of a step's tokens within {settings.parity_stop:g} nats of the trainer's log-probabilities",
+            found=f"{found:.3g} nats over {parity['parity_tokens']:.0f} tokens of the same version",
+            fix="look at what keeps copies of weights: kernels, samplers, weight sync",
+        )
