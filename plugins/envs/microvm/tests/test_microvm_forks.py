@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from machines import SPEC, TREE, act, create, heard, new_provider, output, sh
 
-from composer_core.errors import BackendError, SandboxGone
+from composer_core.errors import NoCapacity, SandboxGone
 from composer_core.protocols import Created, Failed
 from composer_plugin_microvm import machine
 from composer_plugin_microvm.channel import Channel
@@ -144,7 +144,7 @@ def test_commands_wait_their_turn_which_is_not_their_time_and_a_sandbox_that_is_
 
 def test_snapshots_beyond_their_memory_are_refused() -> None:
     async def action(sandbox, provider):
-        with pytest.raises(BackendError, match="store_bytes"):
+        with pytest.raises(NoCapacity, match="store_bytes"):
             for _ in range(20):
                 await sandbox.snapshot()
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from composer_core.errors import (
     BackendError,
     ConfigError,
+    NoCapacity,
     PrepareError,
     SandboxError,
     SandboxGone,
@@ -122,11 +123,11 @@ class MachineProvider:
             await machine.close()
 
     def _stored(self, capture: Capture) -> Capture:
-        """Raises BackendError if there is no room for it."""
+        """Raises NoCapacity if there is no room for it."""
         held = sum(kept.size_bytes for kept in self._sources.values()) + capture.size_bytes
         if held > self.config.store_bytes:
             capture.close()
-            raise BackendError(
+            raise NoCapacity(
                 "templates and snapshots take more room than they may",
                 found=f"{held} bytes",
                 expected=f"sandbox.store_bytes = {self.config.store_bytes}",
