@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from types import SimpleNamespace
 
 import pytest
-from containers import act, run, sh
+from containers import SPEC, act, run, sh
 
 from composer_core.errors import SandboxGone, SandboxUnreachable
 from composer_core.protocols import Failed
 from composer_core.trees import Patch
 from composer_plugin_docker.endings import NEAR_S, told
+from composer_plugin_docker.engine import Engine
+from composer_plugin_docker.sandbox import DockerSandbox
+from composer_plugin_docker.walls import Template
 
 
 def test_memory_a_command_may_not_have_is_its_own_end() -> None:
@@ -118,6 +123,34 @@ def test_a_container_that_somebody_else_kills_is_no_fault_of_the_policy() -> Non
                 await sh(sandbox, "true")
 
     act(action)
+
+
+def test_a_provider_that_is_closed_while_an_end_is_looked_into_leaves_no_error_that_nobody_hears(caplog) -> None:
+    """Without an engine: it is asked again and again whether it has noticed that the container ended."""
+    asked: list[str] = []
+
+    def running(container: str) -> dict[str, object]:
+        asked.append(container)
+        return {"State": {"Running": True}}
+
+    async def main() -> None:
+        engine = Engine(SimpleNamespace(inspect_container=running, close=lambda: None), "me")
+        sandbox = DockerSandbox(SimpleNamespace(engine=engine), Template("", (), {}, SPEC, 0))
+        sandbox._channel = SimpleNamespace(last_words=b"", malformed=False, close=lambda: None)
+        judging = asyncio.ensure_future(sandbox._judge_once())
+        while not asked:
+            await asyncio.sleep(0.01)
+        judging.cancel()
+        await sandbox.end()
+        await asyncio.to_thread(engine.close)
+        with pytest.raises(SandboxGone, match="closed"):
+            await engine.call(running, "another")
+        await asyncio.wait([sandbox._judging])
+        assert sandbox._judging.exception() is None
+
+    asyncio.run(main())
+    gc.collect()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,14 @@ import docker
 from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
-from composer_core.errors import BackendError, ConfigError, NoCapacity, SandboxError, SandboxUnreachable
+from composer_core.errors import (
+    BackendError,
+    ConfigError,
+    NoCapacity,
+    SandboxError,
+    SandboxGone,
+    SandboxUnreachable,
+)
 
 T = TypeVar("T")
 THREADS = 16
@@ -65,7 +72,10 @@ class Engine:
 
     async def _call(self, drop: Callable[[T], object], function: Callable[[], T]) -> T:
         """The same; `drop` is given what was made when nobody wants it any more."""
-        work = asyncio.get_running_loop().run_in_executor(self._threads, function)
+        try:
+            work = asyncio.get_running_loop().run_in_executor(self._threads, function)
+        except RuntimeError as error:  # its threads are no more
+            raise SandboxGone("the provider was closed") from error
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

@@ -223,6 +223,7 @@ class DockerSandbox:
     async def _judge_once(self) -> None:
         if self._judging is None:
             self._judging = asyncio.ensure_future(self._judge())
+            self._judging.add_done_callback(lambda task: task.cancelled() or task.exception())  # who asked may be gone
         await asyncio.shield(self._judging)
 
     async def _judge(self) -> None:
