@@ -17,6 +17,7 @@ from composer_plugin_hf.renderers.scan import BadCall, Reading, mended
 
 FUNCTION = re.compile(r"<function=([^>\n]*)(>|\n)")
 PARAMETER = re.compile(r"<parameter=([^>\n]*)(>|\n)")
+SPACE = re.compile(r"\s*")
 CLOSE_PARAMETER, CLOSE_FUNCTION = "</parameter>", "</function>"
 SHOWN_CHARS = 40
 Known = Mapping[str, frozenset[str]]
@@ -33,12 +34,11 @@ def written(name: str, arguments: Mapping[str, str]) -> str:
 
 def read(text: str, known: Known) -> list[Reading]:
     """The calls of a text. Raises BadCall with what does not belong."""
-    readings, at = [], 0
-    while rest := text[at:].strip():
-        at = text.index(rest, at)
+    readings, at = [], _past_space(text, 0)
+    while at < len(text):
         call = _Call(text, at, known)
         readings.append(call.read())
-        at = call.at
+        at = _past_space(text, call.at)
     if not readings:
         raise BadCall("the call is empty; a call begins with <function=NAME>")
     if len(readings) == 1:
@@ -63,7 +63,7 @@ class _Call:
         if not name:
             raise BadCall("the call has no tool name")
         arguments: dict[str, str] = {}
-        while head := PARAMETER.match(self.text, self._skipped()):
+        while head := PARAMETER.match(self.text, _past_space(self.text, self.at)):
             self.at = head.start()
             key = self._tag(head)
             if not key:
@@ -118,18 +118,18 @@ class _Call:
         return -1
 
     def _rest_follows(self, at: int, name: str, given: set[str]) -> bool:
-        rest = self.text[at:].lstrip()
-        if head := PARAMETER.match(rest):
+        at = _past_space(self.text, at)
+        if head := PARAMETER.match(self.text, at):
             key = head[1].strip()
             return key not in given and key in self.known.get(name, {key})
-        if not rest.startswith(CLOSE_FUNCTION):
-            return not rest
-        after = rest.removeprefix(CLOSE_FUNCTION).lstrip()
-        head = FUNCTION.match(after)
-        return not after or (head is not None and (not self.known or head[1].strip() in self.known))
+        if not self.text.startswith(CLOSE_FUNCTION, at):
+            return at == len(self.text)
+        after = _past_space(self.text, at + len(CLOSE_FUNCTION))
+        head = FUNCTION.match(self.text, after)
+        return after == len(self.text) or (head is not None and (not self.known or head[1].strip() in self.known))
 
     def _close(self) -> None:
-        self.at = self._skipped()
+        self.at = _past_space(self.text, self.at)
         if self.text.startswith(CLOSE_FUNCTION, self.at):
             self.at += len(CLOSE_FUNCTION)
         elif self.at == len(self.text) or FUNCTION.match(self.text, self.at):
@@ -137,15 +137,18 @@ class _Call:
         else:
             raise BadCall(f"{self._shown()} stands where <parameter=KEY> or {CLOSE_FUNCTION} is expected")
 
-    def _skipped(self) -> int:
-        return len(self.text) - len(self.text[self.at :].lstrip())
-
     def _mend(self, repair: str) -> None:
         if repair and repair not in self.repair:
             self.repair = "; ".join(filter(None, (self.repair, repair)))
 
     def _shown(self) -> str:
         return repr(self.text[self.at : self.at + SHOWN_CHARS])
+
+
+def _past_space(text: str, at: int) -> int:
+    """The next place that is no white space; nothing is copied, since a policy may write any number of tags."""
+    found = SPACE.match(text, at)
+    return found.end() if found else at
 
 
 def begins(text: str, known: Known) -> Iterator[int]:
