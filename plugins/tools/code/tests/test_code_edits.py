@@ -143,7 +143,7 @@ def checked(*tools: str, stages: tuple[str, ...] = ()) -> list[str]:
 
 def test_a_run_that_chooses_a_promised_tool_is_told_who_provides_it():
     (text,) = checked("code/grep", "code/semantic_search")
-    assert text.startswith("code/semantic_search is a contract only") and text.endswith("use semsearch/semantic_search")
+    assert text.startswith("code/semantic_search is a contract only") and "semsearch/semantic_search" in text
     assert not checked("semsearch/semantic_search", "code/grep")
 
 
@@ -154,5 +154,5 @@ def test_a_search_of_the_web_is_refused_where_something_is_trained():
 
 
 def test_a_promised_tool_that_is_called_says_so(bench: Any):
-    assert "semsearch/semantic_search" in bench.refusal("semantic_search", query="x")
-    assert "no plugin" in bench.refusal("web_search", query="x")
+    for name in ("semantic_search", "web_search"):
+        assert "no plugin" in bench.refusal(name, query="x")

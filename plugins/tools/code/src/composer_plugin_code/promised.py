@@ -1,7 +1,7 @@
 """Tools that this plugin names and does not have: their schemas are contracts for the plugins that provide them.
 
-A run that chooses one here is refused with the name of its provider, so a model is never told of a tool that cannot
-work. `composer_testing.contracts.searches` holds a provider's tool to the same schema.
+A run that chooses one here is refused with the name that is kept for its provider, of which there is none in this
+version, so a model is never told of a tool that cannot work. `composer_testing.contracts.searches` holds a provider's tool to the same schema.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from composer_core import Problem, RunView, ToolError
 
 WEB = "web_search"
 PROVIDERS: Mapping[str, str] = {"semantic_search": "semsearch/semantic_search", WEB: ""}
-"""Promised tool -> the component that provides it, "" while none of ours does."""
+"""Promised tool -> the component that is to provide it, "" where none is planned."""
 
 
 def semantic_search(query: str, folders: list[str] | None = None, limit: int = 10) -> str:
@@ -23,7 +23,7 @@ def semantic_search(query: str, folders: list[str] | None = None, limit: int = 1
         folders: folders to look in, relative to the workspace; all of it if left out
         limit: how many passages
     """
-    raise ToolError(f"semantic_search is provided by {PROVIDERS['semantic_search']}, which this run does not use")
+    raise ToolError("semantic_search is provided by no plugin of this run")
 
 
 def web_search(query: str, limit: int = 5) -> str:
@@ -42,8 +42,11 @@ def problems(run: RunView) -> Iterator[Problem]:
         plugin, _, name = id.partition("/")
         if plugin == "code" and name in PROVIDERS:
             provider = PROVIDERS[name]
-            fix = f"use {provider}" if provider else "use a plugin that has it, or leave it out"
-            yield Problem("tools.use", f"{id} is a contract only: its schema is fixed, another plugin provides it", fix)
+            kept = f" ({provider} is the name that is kept for it)" if provider else ""
+            fix = f"use a plugin that has it{kept}, or leave it out"
+            yield Problem(
+                "tools.use", f"{id} is a contract only: its schema is fixed, none of ours provides it yet", fix
+            )
         if name == WEB and run.config.stages:
             why = f"{id} is off in training: the web may hold a task's solution, and answers otherwise tomorrow"
             yield Problem("tools.use", why, "leave it out of tools.use, or evaluate without stages")
