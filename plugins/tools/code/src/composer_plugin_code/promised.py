@@ -1,7 +1,8 @@
 """Tools that this plugin names and does not have: their schemas are contracts for the plugins that provide them.
 
 A run that chooses one here is refused with the name that is kept for its provider, of which there is none in this
-version, so a model is never told of a tool that cannot work. `composer_testing.contracts.searches` holds a provider's tool to the same schema.
+version, so a model is never told of a tool that cannot work. `composer_testing.contracts.searches` holds a provider's
+tool to the same schema.
 """
 
 from __future__ import annotations
