@@ -210,6 +210,7 @@ def imports(folder):
 
 AUTHORS = [
     ROOT / "envkit/src",
+    ROOT / "reference/src",
     *ROOT.glob("plugins/*/*/src"),
     *ROOT.glob("examples/plugins/*/src"),
     ROOT / "testkit/src/composer_testing/fakes",

@@ -65,7 +65,7 @@ def test_settings_of_stages_and_components_are_told_in_one_go(composer_run):
         "stages.rl.stepz: unknown key stepz (fix: did you mean 'steps'?)",
         "stages.sft.learning_rat: unknown key learning_rat",
         "tasks: unknown key cuont",
-        "settings of tools that the run does not use; found fakes/reed",
+        "'settings' of tools that the run does not use; found fakes/reed",
     )
 
 

@@ -125,6 +125,7 @@ def test_all_distributions_share_one_version_and_ask_for_it(root):
         root / "core/pyproject.toml",
         root / "envkit/pyproject.toml",
         root / "testkit/pyproject.toml",
+        root / "reference/pyproject.toml",
         *root.glob("plugins/*/*/pyproject.toml"),
     ]
     projects = [tomllib.loads(path.read_text())["project"] for path in files]
