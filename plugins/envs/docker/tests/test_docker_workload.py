@@ -12,6 +12,7 @@ from containers import SPEC, act, run, sh
 from composer_core.errors import SandboxGone, SandboxUnreachable
 from composer_core.protocols import Failed
 from composer_core.trees import Patch
+from composer_plugin_docker.config import DockerConfig
 from composer_plugin_docker.endings import NEAR_S, told
 from composer_plugin_docker.engine import Engine
 from composer_plugin_docker.sandbox import DockerSandbox
@@ -40,6 +41,17 @@ def test_a_bomb_of_threads_is_gone_with_its_command() -> None:
 def test_a_full_disk_is_the_commands_own_error_and_files_stay(place: str) -> None:
     result = run(f"cd {place}; i=0; while head -c 1000000 /dev/zero > f$i; do i=$((i+1)); done; cat /workspace/a.txt")
     assert result.status == "exited" and b"No space left" in result.stderr and result.stdout == b"one\n"
+
+
+def test_cores_are_limited() -> None:
+    v2, v1 = "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_"
+
+    async def action(sandbox, provider):
+        found = await sh(sandbox, f"cat {v2} 2>/dev/null || cat {v1}quota_us {v1}period_us")
+        return found.stdout.split()
+
+    quota, period = map(int, act(action, config=DockerConfig(cpus=0.5)))
+    assert quota / period == 0.5
 
 
 def test_descriptors_are_limited() -> None:
