@@ -221,8 +221,7 @@ class MachineProvider:
     async def close(self) -> None:
         """Safe twice. Machines end first; what they are made of goes after; then the first error is raised."""
         self._closed = True
-        await asyncio.gather(*self._making, return_exceptions=True)  # they see it and give up
-        await asyncio.gather(*self._freeing)
+        await asyncio.gather(*self._making, *self._freeing, return_exceptions=True)  # they see it and give up
         live, self._live = list(self._live.values()), {}
         tasks = [*self._prepared.values(), *self._bases.values()]
         for task in tasks:
