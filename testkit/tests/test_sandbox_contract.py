@@ -333,7 +333,7 @@ def test_a_claim_that_is_kept_passes_and_one_that_is_not_made_is_missed(said, ba
         (Endless, "sessions", "a command that is late is told as"),
         (Undead, "sessions", "is there after it has ended"),
         (Restless, "pauses", "while its sandbox was paused"),
-        (Ticking, "pauses", "time of 3 s ran on"),
+        (Ticking, "pauses", "time of 4 s ran on"),
         (Eager, "pauses", "began while its sandbox was paused"),
         (Squatter, "leases", "still there"),
         (Impatient, "leases", "there is no sandbox"),
