@@ -263,6 +263,29 @@ def test_what_is_made_for_a_caller_that_gave_up_is_destroyed(call: str) -> None:
     act(action)
 
 
+def test_a_snapshot_whose_caller_gave_up_is_released() -> None:
+    async def action(sandbox: NamespacesSandbox, provider: NamespacesProvider) -> None:
+        source = await provider.prepare(SPEC, TREE)
+        before = (await stats(provider))["frozen_bytes"]
+        for after_s in (0.0, 0.0005, 0.002):
+            (child,) = await provider.create(source)
+            await child.backend.write("large", bytes(1 << 20))
+            asking = asyncio.ensure_future(child.backend.snapshot())
+            await asyncio.sleep(after_s)
+            asking.cancel()
+            await asyncio.wait([asking])
+            if not asking.cancelled():
+                await provider.release(asking.result())
+            await child.backend.destroy()
+        for _ in range(100):
+            if (await stats(provider))["frozen_bytes"] == before:
+                break
+            await asyncio.sleep(0.02)
+        assert (await stats(provider))["frozen_bytes"] == before
+
+    act(action)
+
+
 def test_a_provider_that_is_closed_while_its_keeper_starts_leaves_none() -> None:
     def children() -> set[str]:
         return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}

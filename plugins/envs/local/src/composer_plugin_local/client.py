@@ -9,6 +9,7 @@ import asyncio
 import json
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ FIX = (
 )
 START = "import sys; sys.path += {roots!r}; from composer_plugin_local.keeper.start import main; main()"
 STOP_S = 5.0
+Undo = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Keeper(asyncio.Protocol):
@@ -151,23 +153,36 @@ class Keeper(asyncio.Protocol):
 
     async def make(self, op: str, **fields: Any) -> list[dict[str, str]]:
         """Rows of the sandboxes that a request makes; they are destroyed if its caller is cancelled before."""
+        rows: list[dict[str, str]] = (await self._made(self._destroy, op, **fields))["children"]
+        return rows
+
+    async def snapshot(self, sandbox_id: str) -> str:
+        """Its id; it is released if the caller is cancelled before."""
+        return str((await self._made(self._release, "snapshot", id=sandbox_id))["id"])
+
+    async def _made(self, undo: Undo, op: str, **fields: Any) -> dict[str, Any]:
+        """What is said of what a request makes; `undo` is told the same where nobody wants it any more."""
         making = asyncio.ensure_future(self.ask(op, **fields))
         try:
             header, _ = await asyncio.shield(making)
         except asyncio.CancelledError:
-            ending = asyncio.ensure_future(self._end(making))
+            ending = asyncio.ensure_future(self._unmake(undo, making))
             self._unwanted.add(ending)
             ending.add_done_callback(self._unwanted.discard)
             raise
-        rows: list[dict[str, str]] = header["children"]
-        return rows
+        return header
 
-    async def _end(self, making: asyncio.Future[tuple[dict[str, Any], bytes]]) -> None:
-        with suppress(SandboxError):  # a keeper that is gone has taken them along
-            header, _ = await making
-            for row in header["children"]:
-                if "id" in row:
-                    await self.ask("destroy", id=row["id"])
+    async def _unmake(self, undo: Undo, making: asyncio.Future[tuple[dict[str, Any], bytes]]) -> None:
+        with suppress(SandboxError):  # a keeper that is gone has taken it along
+            await undo((await making)[0])
+
+    async def _destroy(self, made: dict[str, Any]) -> None:
+        for row in made["children"]:
+            if "id" in row:
+                await self.ask("destroy", id=row["id"])
+
+    async def _release(self, made: dict[str, Any]) -> None:
+        await self.ask("release", id=made["id"])
 
     def network(self, sandbox_id: str) -> Network:
         async def ask(op: str, data: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:

@@ -190,8 +190,7 @@ class NamespacesSandbox:
         await self._keeper.leave_network(self.id)
 
     async def snapshot(self) -> SnapshotRef:
-        header, _ = await self._keeper.ask("snapshot", id=self.id)
-        return SnapshotRef(header["id"])
+        return SnapshotRef(await self._keeper.snapshot(self.id))
 
     async def fork(self, n: int) -> Children:
         return _children(self._keeper, await self._keeper.make("fork", id=self.id, count=n))
