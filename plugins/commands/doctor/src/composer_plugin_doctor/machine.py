@@ -221,7 +221,7 @@ PROBES: dict[str, Callable[[], Finding]] = {
     "docker": docker,
     "qemu": command("qemu", (QEMU,), "a virtual machine for each episode", "apt install qemu-system"),
     "firecracker": command("firecracker", ("firecracker",), "sandboxes of microvm/firecracker", FIRECRACKER),
-    "rg": command("rg", ("rg",), "the tool grep of the plugin code", "apt install ripgrep"),
+    "rg": command("rg", ("rg",), "the tools glob and grep of the plugin code", "apt install ripgrep"),
     "ruff": command("ruff", ("ruff",), "the tool read_lints of the plugin code", "pip install ruff"),
     "chromium": command("chromium", CHROMIUM, "tests that open reports in a browser", "apt install chromium"),
 }
