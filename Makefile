@@ -1,7 +1,7 @@
 # The two commands are `make demo` and `make test`; both do all their own set-up (tools/setup.sh).
 VENV ?= .venv
 BIN := $(VENV)/bin
-DISTS := core envkit testkit $(wildcard plugins/*/*)
+DISTS := core envkit testkit reference $(wildcard plugins/*/*)
 RUN_DIR ?= runs/quickstart
 PYTEST_WORKERS ?= 2
 
@@ -24,7 +24,7 @@ test: setup
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(wildcard core/src/* envkit/src/* testkit/src/* plugins/*/*/src/*)
+	$(BIN)/mypy $(wildcard core/src/* envkit/src/* testkit/src/* reference/src/* plugins/*/*/src/*)
 	$(BIN)/lint-imports
 
 docs: setup

@@ -17,6 +17,10 @@ done
 python3 -m venv build/clean
 build/clean/bin/python -m pip install --disable-pip-version-check --quiet --no-index --find-links "$wheelhouse" "${names[@]}" composer-plugin-workshop
 cd build
+rm -rf reference
 clean/bin/composer-run --plugins local,code,drills,hidden-tests,hf,torch-sampler,policy,report check ../examples/quickstart/run.toml
 clean/bin/composer-run check ../examples/plugins/workshop/run.toml
+clean/bin/composer-run reference reference
+clean/bin/composer-run check reference/composer.toml
+clean/bin/composer-run check reference/cluster.toml
 clean/bin/composer-run plugins

@@ -25,6 +25,7 @@ from typing import Any
 import attrs
 from click.testing import CliRunner
 from docs_contract import budget, budgets, capabilities, code, hook_examples, hooks, optional, reference, singular
+from docs_keys import keys_table
 from docs_settings import markdown_table, table_of
 from docs_source import fence
 
@@ -206,6 +207,11 @@ def run_file(path: str, *names: str) -> str:
     return fence("toml", "\n\n".join(parts[name] for name in names))
 
 
+def explained(path: str) -> str:
+    """Every key of a run file, what it says there, and what it means."""
+    return keys_table(tomllib.loads((ROOT / path).read_text(encoding="utf-8")), {e.id: e.spec for e in components()})
+
+
 def paragraphs(text: str) -> dict[str, str]:
     """A run file cut at its blank lines, by what each paragraph sets; equal names are joined."""
     found: dict[str, str] = {}
@@ -248,6 +254,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "project": project,
     "loop": loop,
     "run_file": run_file,
+    "explained": explained,
 }
 
 

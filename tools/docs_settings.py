@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,7 +107,14 @@ def toml(value: Any) -> str:
         return toml(value.use)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(toml, value))}]"
-    return "{}" if isinstance(value, Mapping) else json.dumps(value)
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_key(name)} = {toml(one)}" for name, one in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    return json.dumps(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name) else json.dumps(name)
 
 
 def bounds_of(validator: Any) -> list[str]:

@@ -113,6 +113,57 @@ def test_a_turn_cut_by_the_token_limit_goes_on_where_it_was_cut() -> None:
     assert sampler.stats()["tokens"] == len(whole.ids) * 2
 
 
+class Characters:
+    """A tokenizer of code points."""
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(map(chr, ids))
+
+
+class WordsRenderer(JsonRenderer):
+    """A turn of words alone is its words."""
+
+    def render(self, turn: ParsedTurn) -> list[int]:
+        return super().render(turn) if turn.calls else [*map(ord, turn.text), 0]
+
+
+def recapping(asked_after: int) -> list[str]:
+    """What it says of a drill when it is asked to sum up after so many turns, and then goes on from that alone."""
+    parts = build(tokenizer=Characters(), renderers=WordsRenderer())
+    config = DemonstratorConfig(recap="RECAP", check_first_share=0.0, wrong_share=0.0)
+    sampler, drill = Demonstrator(config, parts), next(drill for drill in EVERY if names_file(drill, 0.15))
+    window, said = "", []
+    while not said or "finish" not in said[-1].partition(";")[0]:
+        asked = len(said) == asked_after
+        shown = list(map(ord, window + "RECAP" * asked))
+        request = GenerateRequest("s", task_id=drill.id, position=999)
+        completion = asyncio.run(sampler.generate(shown, GenerateSettings(999), request))
+        said.append("".join(map(chr, list(completion.ids.values())[:-1])))
+        window = said[-1] if asked else window + said[-1] + "\0a result"
+    return [json.loads(text)[0] if text[0] == "[" else text for text in said]
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (1, ["read_file", "did read_file; next edit_file.", "read_file", "edit_file", "run_terminal", "finish"]),
+        (2, ["read_file", "edit_file", "did read_file, edit_file; next run_terminal.", "run_terminal", "finish"]),
+        (
+            3,
+            [
+                "read_file",
+                "edit_file",
+                "run_terminal",
+                "did read_file, edit_file, run_terminal; next finish.",
+                "finish",
+            ],
+        ),
+    ],
+)
+def test_asked_to_sum_up_it_tells_the_truth_and_goes_on_from_it(after: int, expected: list[str]) -> None:
+    assert recapping(after) == expected
+
+
 def test_odds_are_counted_once_however_many_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
 

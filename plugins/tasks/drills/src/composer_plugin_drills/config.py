@@ -36,6 +36,9 @@ class DemonstratorConfig:
     """Share of attempts, in [0, 1], that repair a bug of such an operator so."""
     check_first_share: float = _share(0.1)
     """Share of attempts, in [0, 1], that run the tests before reading a file the request has named."""
+    recap: str = ""
+    """Words, in no task, by which a context asks for a summary: it then tells what it has done and does next, and goes
+    on from what its window says. "" for contexts that never ask."""
 
 
 @frozen

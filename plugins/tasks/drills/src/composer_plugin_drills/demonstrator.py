@@ -9,15 +9,18 @@ that sharpening alone does not. It uses trusted task data and no model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from composer_core.errors import ConfigError, did_you_mean
 from composer_core.noise import key_of, uniform
-from composer_core.protocols import BuildContext
+from composer_core.protocols import BuildContext, Renderer
 from composer_core.types import GenerateRequest, ParsedTurn
 from composer_plugin_drills.catalog import body
 from composer_plugin_drills.config import DemonstratorConfig
 from composer_plugin_drills.drills import Drill
 from composer_plugin_drills.operators import OPERATORS
 from composer_plugin_drills.prompts import names_file
+from composer_plugin_drills.recap import done_in, told
 from composer_plugin_drills.script import ScriptedSampler, check, finish, read, turn
 
 STUB = "pass"
@@ -48,6 +51,16 @@ class Demonstrator(ScriptedSampler):
         new = STUB if wrong else body(drill.function.text)
         rewrite = turn("edit_file", path=drill.path, old=old, new=new)
         return [*looks, read(drill.path), rewrite, check(), finish()]
+
+    def due(self, script: Sequence[ParsedTurn], ids: Sequence[int], position: int) -> Sequence[int]:
+        if not self.config.recap:
+            return super().due(script, ids, position)
+        renderer: Renderer = self._build.get("renderers")
+        window = self._build.get("tokenizer").decode(list(ids))
+        done = done_in(script, [renderer.render(step) for step in script], ids, window)
+        if self.config.recap in window:
+            return renderer.render(ParsedTurn(text=told(script, done)))
+        return renderer.render(script[min(done, len(script) - 1)])
 
 
 def build(config: DemonstratorConfig, build: BuildContext) -> Demonstrator:

@@ -2,7 +2,7 @@
 
 A script depends on the task and the attempt's noise only. Which turn is due follows from how many tokens the episode
 has sampled so far, so nothing is remembered between calls: a re-issued attempt, or one that moves to another process,
-gets the same turns. A scripted sampler never looks at the ids it is shown.
+gets the same turns. A scripted sampler looks at the ids it is shown only where it is to sum up (`recap`).
 """
 
 from __future__ import annotations
@@ -94,15 +94,19 @@ class ScriptedSampler(ABC):
         return tasks
 
     async def generate(self, ids: Sequence[int], settings: GenerateSettings, request: GenerateRequest) -> Completion:
-        renderer: Renderer = self._build.get("renderers")
-        rest = request.position
         await self.prepare()
-        for step in self.script(self.drills.drill(request.task_id), request):
+        script = self.script(self.drills.drill(request.task_id), request)
+        return self._complete(self.due(script, ids, request.position), settings)
+
+    def due(self, script: Sequence[ParsedTurn], ids: Sequence[int], position: int) -> Sequence[int]:
+        """What is to be said next, where `position` tokens of the script were sampled."""
+        renderer: Renderer = self._build.get("renderers")
+        for step in script:
             rendered = renderer.render(step)
-            if rest < len(rendered):
-                return self._complete(rendered[rest:], settings)
-            rest -= len(rendered)
-        return self._complete(renderer.render(finish()), settings)
+            if position < len(rendered):
+                return rendered[position:]
+            position -= len(rendered)
+        return renderer.render(finish())
 
     def _complete(self, ids: Sequence[int], settings: GenerateSettings) -> Completion:
         given = list(ids[: settings.max_tokens])
