@@ -210,6 +210,7 @@ def rows_of(found: dict[str, list[list[float]]]) -> list[Row]:
         row("write a file, p50", "write"),
         row("the patch, p50", "changes"),
         *container_rows(row),
+        docker_tail(found),
         Row(f"containers: memory of an idle fork, mean of {ENGINE_FORKS}", fmean(_all(found, "docker idle")), "MiB"),
     ]
 
@@ -227,6 +228,13 @@ def container_rows(row: Callable[..., Row]) -> list[Row]:
         row("containers: exec of true, p50", "docker true", "docker api", "the engine's exec API"),
         row("containers: the patch, p50", "docker changes"),
     ]
+
+
+def docker_tail(found: Mapping[str, list[list[float]]]) -> Row:
+    """The slowest hundredth of commands in a container."""
+    tails = {name: percentile(_all(found, name), 0.99) for name in ("docker true", "docker exec") if name in found}
+    what, ours, theirs = "containers: exec of true, p99", tails["docker true"], tails.get("docker exec")
+    return Row(what, ours, "ms", theirs, "docker exec", "ratio >= 2")
 
 
 def parts_of_exec(found: Mapping[str, list[list[float]]]) -> str:

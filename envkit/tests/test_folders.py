@@ -231,3 +231,20 @@ def test_a_creation_that_is_cancelled_leaves_no_sandbox_that_nobody_holds(inside
         assert set(folders.root.iterdir()) == before
 
     inside(act)
+
+
+def test_a_snapshot_that_is_released_while_a_child_is_copied_of_it_gives_no_part_of_it(inside, monkeypatch):
+    async def act(backend, folders):
+        ref, copied = await backend.snapshot(), []
+
+        async def released(source, target, home):
+            await folders.release(ref)
+            copied.append(target)  # as if its files had been listed before, and none found
+
+        monkeypatch.setattr("composer_envkit.folders.copied", released)
+        (child,) = await folders.create(ref)
+        return child, copied
+
+    child, (target,) = inside(act)
+    assert isinstance(child, Failed) and "released" in child.error
+    assert not target.exists()

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from composer_core.errors import BackendError, PathError, PrepareError, QuotaError
+from composer_core.errors import BackendError, PathError, PrepareError, QuotaError, TemplateMissing
 from composer_core.protocols import Created, Entry, ExecRequest, ExecResult, Failed, SnapshotRef, TemplateSpec
 from composer_core.trees import Tree
 from composer_envkit.agent import files
@@ -68,6 +68,9 @@ class FolderProvider(Provider):
         sandbox = self.sandbox(self, spec, self.folder())
         sandbox.folder.mkdir()
         await copied(state, sandbox.folder, sandbox.home)
+        if not state.is_dir():
+            await remove(sandbox.home)
+            raise TemplateMissing("its snapshot was released while it was copied")
         return sandbox
 
     async def probe(self) -> frozenset[str]:
@@ -76,7 +79,9 @@ class FolderProvider(Provider):
     async def release(self, ref: SnapshotRef) -> None:
         if ref.id in self.sources:
             await super().release(ref)
-            await remove(self.root / ref.id)
+            gone = self.folder()
+            (self.root / ref.id).rename(gone)  # before any file of it goes: whoever copies it sees all of it, or that
+            await remove(gone)
 
     async def close(self) -> None:
         try:
