@@ -200,7 +200,7 @@ async def leases(sandbox: Sandbox, provider: SandboxProvider) -> None:
 
 async def memory(sandbox: Sandbox, provider: SandboxProvider) -> None:
     async def hold(size: int) -> ExecResult:
-        return await sandbox.exec(["sh", "-c", f"head -c {size} /dev/zero | tail -c {size} | wc -c"], timeout_s=25)
+        return await sandbox.exec(["sh", "-c", f"head -c {size} /dev/zero | tail -c {size} | wc -c"], timeout_s=60)
 
     small, large = 16_000_000, 390_000_000
     result = await hold(small)
