@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH, HEIGHT, BOX_WIDTH, BOX_HEIGHT = 1040, 600, 210, 76
+WIDTH, HEIGHT, BOX_WIDTH, BOX_HEIGHT = 1040, 570, 210, 76
 LEFT, MIDDLE, RIGHT = 30, 415, 800
 TOP, CENTER, BOTTOM = 80, 270, 460
 Label = tuple[str, float, float]
@@ -47,7 +47,7 @@ def drawn(name: str, steps: int, labels: Mapping[str, Label], places: Sequence[s
     boxes = [
         (LEFT, TOP, "box", "worker", _named(places, "worker")),
         (RIGHT, TOP, "box", "sampler replica", _named(places, "replica")),
-        (LEFT, CENTER, "place", "sandboxes", f"{stats['sandboxes_created']:.0f} made by the last process"),
+        (LEFT, CENTER, "place", "sandboxes", f"{stats['sandboxes_created']:.0f} made since the last start"),
         (MIDDLE, CENTER, "box", "controller", "ledger, commits, events"),
         (RIGHT, CENTER, "place", "store of weights", "a folder"),
         (MIDDLE, BOTTOM, "place", "run folder", "traces, weights, checkpoints"),
