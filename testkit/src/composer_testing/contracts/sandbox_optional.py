@@ -149,9 +149,9 @@ class OptionalContract(SandboxContract):
 
     def test_nothing_runs_in_a_paused_sandbox_and_its_time_stands_still(self) -> None:
         async def act(sandbox: Sandbox, provider: SandboxProvider) -> None:
-            running = [asyncio.ensure_future(sandbox.exec(["sh", "-c", TICKS, "sh"], timeout_s=15))]
+            running = [asyncio.ensure_future(sandbox.exec(["sh", "-c", TICKS, "sh"], timeout_s=40))]
             if "sandbox.sessions" in self.spec.capabilities:
-                running.append(asyncio.ensure_future(said(sandbox, f"set -- sh; {TICKS}", timeout_s=15)))
+                running.append(asyncio.ensure_future(said(sandbox, f"set -- sh; {TICKS}", timeout_s=40)))
 
             async def ticking() -> bool:
                 return sum(entry.name.startswith("ticking") for entry in await sandbox.list()) > len(running)
