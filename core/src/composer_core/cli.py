@@ -34,6 +34,7 @@ OFFERED = {
     "export": "composer-plugin-traces",
     "import": "composer-plugin-traces",
     "new": "composer-testing",
+    "reference": "composer-reference",
     "top": "composer-plugin-top",
 }
 """Commands of our own distributions that may not be installed, and which brings them."""
