@@ -76,12 +76,17 @@ def wait_for(condition, process, seconds):
         time.sleep(0.05)
 
 
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Of Ray itself: they end by themselves, a minute after what they served was killed."""
+
+
 def processes_of(mark):
-    """Ids of all processes that were started with the mark."""
+    """Ids of all processes that were started with the mark, Ray's agents apart."""
 
     def marked(pid):
         try:
-            return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+            name = Path(f"/proc/{pid}/cmdline").read_text()
+            return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes() and not name.startswith(AGENTS)
         except OSError:  # it has ended
             return False
 

@@ -202,6 +202,8 @@ def test_its_demonstrator_shows_its_tool_and_solves_what_it_demonstrates(traces)
 def test_its_reward_scores_with_provenance_beside_the_outcome(traces):
     values = set()
     for trace in traces:
+        if trace.key.stage == "parity":  # first turns, sampled to compare sampler and trainer: nobody grades them
+            continue
         outcome, auxiliary = trace.scores
         assert (auxiliary.reward, auxiliary.version, auxiliary.weight) == ("workshop/small_patch", VERSION, 0.1)
         assert 0.0 <= auxiliary.value <= 1.0
