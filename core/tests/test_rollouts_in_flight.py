@@ -14,6 +14,7 @@ import pytest
 
 from composer_core.config import RlStage
 from composer_core.errors import TrainerError
+from composer_core.events import EpisodeCancelled, EpisodeEnded, Event
 from composer_core.ledger import Ledger
 from composer_core.rollouts import RlLoop, RlParts, ledger_for
 from composer_core.traces import encode
@@ -49,6 +50,7 @@ class World:
         """Traces that a step was made of."""
         self.now = self.most = 0
         self.cancelled: list[str] = []
+        self.events: list[Event] = []
         self.steps: list[StepStats] = []
         self.tokens: dict[str, int] = {}
         """Sampled in an episode of a group; those that take long are long."""
@@ -102,7 +104,7 @@ class World:
             group_rewards=(),
             run_seed=1,
             limits={},
-            emit=lambda event: None,
+            emit=self.events.append,
             journal=lambda entries: None,
         )
         ledger = ledger_for(stage, TASKS, seed=1, deterministic=False)
@@ -159,6 +161,10 @@ def test_episodes_of_a_group_that_cannot_be_trained_are_cancelled() -> None:
     ledger = world.run(attrs.evolve(STAGE, refills=0))
     assert world.cancelled == ["rl:0", "rl:0"]
     assert ledger.counters["cancelled"] == 2
+    told = [event.episode_id for event in world.events if isinstance(event, EpisodeCancelled)]
+    ended = [event.result.key.episode_id for event in world.events if isinstance(event, EpisodeEnded)]
+    assert sorted(told) == [f"rl-{ledger.task_of(0)}-{slot}" for slot in (1, 2)], "of each that has no other end"
+    assert not set(told) & set(ended)
     assert world.now == 0
 
 

@@ -16,6 +16,7 @@ from composer_core.types import EpisodeResult, Fault, Score, WeightsRef
 __all__ = [
     "CheckpointSaved",
     "ContextCompacted",
+    "EpisodeCancelled",
     "EpisodeEnded",
     "EpisodeStarted",
     "Evaluated",
@@ -92,6 +93,13 @@ class EpisodeEnded(Event):
     result: EpisodeResult
     purpose: str = "rl"
     """What it was for: the name of a stage or of an evaluation, or `PARITY_PROBE`."""
+
+
+@frozen(kw_only=True)
+class EpisodeCancelled(Event):
+    """Nobody waits for its result any more, so it has no `EpisodeEnded`; it may not have started yet."""
+
+    episode_id: str
 
 
 @frozen(kw_only=True)

@@ -23,7 +23,7 @@ from composer_core.config import RlStage
 from composer_core.episode import fault_of
 from composer_core.errors import ComposerError, TrainerError
 from composer_core.evaluate import Run, cancel_all, means, request_for
-from composer_core.events import EpisodeEnded, Event, FaultRecorded, GroupScored
+from composer_core.events import EpisodeCancelled, EpisodeEnded, Event, FaultRecorded, GroupScored
 from composer_core.executor import result_of
 from composer_core.ledger import Group, Issue, Ledger, LedgerConfig, SlotResult
 from composer_core.probing import Probe
@@ -206,6 +206,8 @@ class RlLoop:
         issue, _ = self._running.pop(ended)
         del self._places[issue.group, issue.slot]
         if ended.cancelled():
+            key = SlotKey(issue.task_id, issue.attempt, self.parts.stage.name)
+            self.parts.emit(EpisodeCancelled(episode_id=key.episode_id))
             self.ledger.lose(issue.group, issue.slot)
             return
         result: EpisodeResult = ended.result()

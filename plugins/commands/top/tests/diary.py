@@ -44,6 +44,12 @@ class Diary:
         result = EpisodeResult(key, "rl:0", None, verdict, stats={"tokens": tokens}, stop=Stop.FINISHED)
         self.tell(events.EpisodeEnded, result=result, purpose="rl")
 
+    def cancel(self, key):
+        self.tell(events.EpisodeCancelled, episode_id=key.episode_id)
+
+    def leave(self, stage="rl"):
+        self.tell(events.StageEnded, stage=stage)
+
     def step(self, number, **metrics):
         self.tell(events.StepEnded, stage="rl", step=number, steps=10, version=number, metrics=metrics)
 

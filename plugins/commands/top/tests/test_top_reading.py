@@ -126,6 +126,22 @@ def test_the_time_between_a_kill_and_a_resume_has_no_width(tmp_path):
     assert fold.series.buckets[-2].running == 0, "what ran when it was killed does not run any more"
 
 
+def test_what_nobody_waits_for_any_more_is_not_under_way(tmp_path):
+    diary = Diary(tmp_path)
+    diary.start()
+    begun = [diary.begin() for _ in range(4)]
+    diary.now_s += 1
+    diary.end(begun[0])
+    diary.cancel(begun[1])
+    diary.now_s += 1
+    diary.begin()
+    assert read(tmp_path).series.to_json()["running"] == [4, 4, 3]
+    diary.leave()
+    diary.now_s += 1
+    diary.begin()
+    assert read(tmp_path).series.to_json()["running"][-1] == 1, "what a stage left when it ended is nobody's"
+
+
 def test_what_is_left_is_told_at_the_pace_of_this_process(tmp_path):
     diary = Diary(tmp_path)
     diary.start()

@@ -56,6 +56,11 @@ def test_an_attempt_that_is_made_again_counts_once():
     assert (row["windows filled"], row["tokens before"]) == (1.0, 90.0)
 
 
+def test_nothing_is_kept_of_a_cancelled_attempt():
+    begun = [event for event in episode(0, [(100, 20)]) if not isinstance(event, events.EpisodeEnded)]
+    assert folded(*begun, events.EpisodeCancelled(episode_id=SlotKey("t", 0).episode_id)) == Windows()
+
+
 def test_a_run_of_single_windows_has_no_section():
     assert means([]) == means([{}]) == {}
     assert windows_model(folded(*episode(0, []), step(1))) is None

@@ -39,6 +39,7 @@ def sample_events(text: str = "plain", value: float = 0.5) -> list[Event]:
         events.EpisodeEnded(result=result),
         events.GroupScored(group="g", task_id=text, rewards=(value, 0.0)),
         events.StepEnded(stage="rl", step=1, steps=2, version=1, metrics=metrics),
+        events.EpisodeCancelled(episode_id="rl-task-1"),
         events.WeightsPublished(weights=WeightsRef(1, "weights/1.safetensors", "0" * 64)),
         events.CheckpointSaved(path="checkpoints/1", stage="rl", step=1, version=1),
         events.Evaluated(name=f"after/{text}", step=1, metrics={**metrics, "ci95_low": value, "ci95_high": value}),

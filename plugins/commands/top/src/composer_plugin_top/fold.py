@@ -116,8 +116,11 @@ class Fold:
         self.stage = Stage(str(record["stage"]), str(record["kind"]), None if steps is None else int(steps), self.run_s)
 
     def _stage_ended(self, record: Record) -> None:
+        """Whatever it had under way is nobody's any more."""
         if self.stage is not None:
             self.stage.ended = True
+        self._running.clear()
+        self._count_running()
 
     def _episode_started(self, record: Record) -> None:
         self._running.add(str(record["episode_id"]))
@@ -131,6 +134,10 @@ class Fold:
         _count(self.purposes, str(record["purpose"]))
         self.series.add(self.run_s, episodes=1, voids=int(void), tokens=tokens)
         self._running.discard(SlotKey(**result["key"]).episode_id)
+        self._count_running()
+
+    def _episode_cancelled(self, record: Record) -> None:
+        self._running.discard(str(record["episode_id"]))
         self._count_running()
 
     def _count_running(self) -> None:
@@ -189,6 +196,7 @@ _HANDLERS: dict[str, Callable[[Fold, Record], None]] = {
     "StageEnded": Fold._stage_ended,
     "EpisodeStarted": Fold._episode_started,
     "EpisodeEnded": Fold._episode_ended,
+    "EpisodeCancelled": Fold._episode_cancelled,
     "StepEnded": Fold._step_ended,
     "Evaluated": Fold._evaluated,
     "FaultRecorded": Fold._fault_recorded,

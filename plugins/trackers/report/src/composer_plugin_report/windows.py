@@ -52,7 +52,7 @@ class Windows:
         several = {purpose: [row for row in rows.values() if row] for purpose, rows in self.rows.items()}
         return [(name, len(self.rows[name]), len(rows), means(rows)) for name, rows in several.items() if rows]
 
-    def _episode_started(self, record: Record) -> None:
+    def _forget(self, record: Record) -> None:
         self._closed.pop(record["episode_id"], None)
 
     def _context_compacted(self, record: Record) -> None:
@@ -73,9 +73,10 @@ class Windows:
 
 
 _HANDLERS = {
-    "EpisodeStarted": Windows._episode_started,
+    "EpisodeStarted": Windows._forget,
     "ContextCompacted": Windows._context_compacted,
     "EpisodeEnded": Windows._episode_ended,
+    "EpisodeCancelled": Windows._forget,
     "StepEnded": Windows._step_ended,
 }
 """Event name -> how it changes the fold."""

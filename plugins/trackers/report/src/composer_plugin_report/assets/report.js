@@ -198,7 +198,7 @@ function evaluationTable(rows) {
   }));
 }
 
-const READABLE = { solve_rate: "solved", best_of_8: "best of 8", turns_mean: "turns per episode", calls_mean: "calls per episode", tokens_mean: "sampled tokens per episode", parallel_width: "calls in a turn", truncated_share: "stopped by a limit", no_call_share: "stopped by a turn without a call", bad_call_share: "calls that could not be executed" };
+const READABLE = { solve_rate: "solved", best_of_8: "best of 8", turns_mean: "turns per episode", calls_mean: "calls per episode", tokens_mean: "sampled tokens per episode", parallel_width: "calls in a turn", truncated_share: "stopped by a limit", no_call_share: "stopped by a turn without a call", bad_call_share: "calls that could not be executed", refused_share: "calls that a tool refused" };
 function changedView({ case: name, rows }) {
   const isShare = (key) => key.startsWith("tool/") || key.endsWith("_share") || key === "solve_rate" || key === "best_of_8";
   const shown = rows.map(([key, before, after]) => {
