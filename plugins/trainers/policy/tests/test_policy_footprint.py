@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
 
 from composer_core import ModelSize
 from composer_core.config import PretrainStage, RlStage, SftStage, StageChoice
+from composer_core.tensors import token_logprobs
 from composer_plugin_policy.config import PolicyTrainerConfig
-from composer_plugin_policy.footprint import KEPT_SHARE, LOGIT_BYTES, footprint
+from composer_plugin_policy.feedback import divergence
+from composer_plugin_policy.footprint import KEPT_SHARE, LESSON_BYTES, LOGIT_BYTES, footprint
 
 SIZE = ModelSize(
     parameters=25,
@@ -66,6 +71,44 @@ def test_the_largest_stage_counts_and_logits_only_of_sampled_tokens():
     small = StageChoice(PretrainStage("text", 1, window_tokens=64, batch_windows=1))
     large = StageChoice(SftStage("sft", 1, "demo"), {"micro_batch_tokens": 4000})
     assert activations(small, large, limits=limits) == expected(4000, trained=0.25)
+
+
+def test_text_feedback_holds_the_teachers_logits_beside_the_students():
+    limits = {"context_tokens": 400, "tokens": 100}
+    settings = [{"feedback": weight, "micro_batch_tokens": 1600} for weight in (0.0, 0.1)]
+    found = [activations(StageChoice(RlStage("rl", 1), each), limits=limits) for each in settings]
+    plain, taught = (KEPT_SHARE * 1600 * (1000 + 0.25 * 10 * each) for each in (LOGIT_BYTES, LESSON_BYTES))
+    assert found == [int(plain), int(taught)]
+
+
+def test_the_logits_of_a_lesson_take_as_much_as_is_counted():
+    """Of one logit of a trained token, at the peak of a lesson and of a row without one; torch counts its own bytes."""
+    assert peak_bytes(lesson) == pytest.approx(LESSON_BYTES, rel=0.15)
+    assert peak_bytes(plain_row) == pytest.approx(LOGIT_BYTES, rel=0.15)
+
+
+TOKENS, VOCABULARY = 400, 500
+
+
+def lesson(head_DV, hidden_ND):
+    def distance():
+        with torch.no_grad():
+            teacher_NV = hidden_ND @ head_DV
+        return divergence(teacher_NV, hidden_ND @ head_DV, 1.0)
+
+    distance().sum().backward()
+
+
+def plain_row(head_DV, hidden_ND):
+    token_logprobs(hidden_ND @ head_DV, torch.zeros(TOKENS, dtype=torch.int64), 1.0).sum().backward()
+
+
+def peak_bytes(work):
+    head_DV, hidden_ND = torch.randn(4, VOCABULARY, requires_grad=True), torch.randn(TOKENS, 4)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        work(head_DV, hidden_ND)
+    sizes = [event.nbytes() for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(sizes)) / (TOKENS * VOCABULARY)
 
 
 def test_nothing_is_guessed_where_the_model_does_not_tell():

@@ -13,6 +13,9 @@ IMPORTS = {"torch": 193 * MIB, "accelerate": 5 * MIB}
 """Measured with torch 2.13.0 (CPU) and accelerate 1.15 on Linux; `check --probe` measures them anew."""
 LOGIT_BYTES = 16
 """Of one logit of a trained token: itself, two gradients that meet at it, and their sum."""
+LESSON_BYTES = 32
+"""The same where text feedback is given: teacher's and student's, their logarithms, and what their distance is made
+of. The teacher's other tensors are gone before the student is read."""
 KEPT_SHARE = 1.35
 """What the allocator holds for a micro-batch against what is live: freed tensors of other sizes stay; measured."""
 
@@ -51,4 +54,5 @@ def micro_batch_bytes(stage: Any, settings: StageSettings, limits: Any, size: Mo
         row, trained = window, min(1.0, sampled / window)
         rows = stage.batch_episodes if stage.kind == "sft" else stage.groups_per_step * stage.group_size
     tokens = row * max(1, min(rows, settings.micro_batch_tokens // row))
-    return int(KEPT_SHARE * tokens * (size.trained_bytes + trained * size.vocabulary * LOGIT_BYTES))
+    logit_bytes = LESSON_BYTES if settings.feedback else LOGIT_BYTES
+    return int(KEPT_SHARE * tokens * (size.trained_bytes + trained * size.vocabulary * logit_bytes))
