@@ -35,7 +35,7 @@ from composer_plugin_docker.config import DockerConfig
 from composer_plugin_docker.engine import FIX, Engine, Missing
 from composer_plugin_docker.images import Images
 from composer_plugin_docker.sandbox import DockerSandbox
-from composer_plugin_docker.walls import Capture, Template
+from composer_plugin_docker.walls import Capture, Captured, Template
 
 Children = list[Created | Failed]
 ALWAYS = ("isolates", "forks", "snapshots.files", "changes", "sessions", "networks", "limits.file_size", "limits.disk")
@@ -174,14 +174,17 @@ class DockerProvider:
 
     async def create(self, source: TemplateRef | SnapshotRef, n: int = 1) -> Children:
         self._not_closed()
-        capture = self._snapshots.get(source.id)
+        if source.id in self._snapshots:
+            captured: Captured = asyncio.get_running_loop().create_future()
+            captured.set_result(self._snapshots[source.id])
+            return await self.children(captured.result().template, n, captured)
         task = self._preparing.get(source.id)
-        if capture is None and (task is None or not task.done() or task.cancelled() or task.exception()):
+        if task is None or not task.done() or task.cancelled() or task.exception():
             raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
-        return await self.children(capture.template if capture else task.result(), n, capture)  # type: ignore[union-attr]
+        return await self.children(task.result(), n, None)
 
-    async def children(self, template: Template, n: int, capture: Capture | None) -> Children:
-        children = [asyncio.ensure_future(self._child(template, capture)) for _ in range(n)]
+    async def children(self, template: Template, n: int, captured: Captured | None) -> Children:
+        children = [asyncio.ensure_future(self._child(template, captured)) for _ in range(n)]
         try:
             return list(await asyncio.gather(*children))
         except BaseException:  # nobody would learn of those that were made
@@ -191,20 +194,20 @@ class DockerProvider:
             await _all(*(child.backend.destroy() for child in made if isinstance(child, Created)))
             raise
 
-    async def _child(self, template: Template, capture: Capture | None) -> Created | Failed:
+    async def _child(self, template: Template, captured: Captured | None) -> Created | Failed:
         try:
-            return Created(await self._started(template, capture))
+            return Created(await self._started(template, captured))
         except Missing as error:
             return Failed(f"the template's image was removed by somebody else: {error.message}", retryable=False)
         except SandboxError as error:
             return Failed(error.message, error.retryable)
 
-    async def _started(self, template: Template, capture: Capture | None) -> DockerSandbox:
+    async def _started(self, template: Template, captured: Captured | None) -> DockerSandbox:
         sandbox = DockerSandbox(self, template)
         self._live[sandbox.id] = sandbox
         try:
             async with self._starts:
-                await sandbox.start(capture)
+                await sandbox.start(captured)
         except BaseException:
             self._live.pop(sandbox.id, None)
             raise

@@ -21,7 +21,7 @@ from composer_envkit import Network, Patience
 from composer_envkit.agent import frames
 from composer_plugin_docker.channel import Channel, Ended
 from composer_plugin_docker.endings import cause, lost
-from composer_plugin_docker.walls import Capture, Template, options
+from composer_plugin_docker.walls import Capture, Captured, Template, options
 
 if TYPE_CHECKING:
     from composer_plugin_docker.provider import DockerProvider
@@ -52,10 +52,10 @@ class DockerSandbox:
         self._network = Network(self._relay)
         self._pausing = asyncio.Lock()
 
-    async def start(self, capture: Capture | None) -> None:
-        """Raises SandboxError, and leaves no container then."""
+    async def start(self, captured: Captured | None) -> None:
+        """Raises SandboxError, and what `captured` raises; leaves no container then."""
         try:
-            await self._start(capture)
+            await self._start(captured)
         except BaseException as error:
             await asyncio.shield(asyncio.ensure_future(self.end()))
             if isinstance(error, Ended):
@@ -63,7 +63,7 @@ class DockerSandbox:
                 raise SandboxUnreachable(f"the agent of a new container ended: {words}") from error
             raise
 
-    async def _start(self, capture: Capture | None) -> None:
+    async def _start(self, captured: Captured | None) -> None:
         engine, template = self._engine, self._template
         host = engine.api.create_host_config(**options(engine, template, self._provider.cpus))
         self._container = f"composer-{self.id}"  # its name, until it has an id
@@ -76,6 +76,7 @@ class DockerSandbox:
         self._container = made["Id"]
         self._channel = await Channel.open(await engine.attach(self._container))
         await engine.call(engine.api.start, self._container)
+        capture = await asyncio.shield(captured) if captured else None  # other children wait for it too
         spec, fields = template.spec, dict(capture.header) if capture else {}
         settings = {"env": dict(template.env), "file_bytes": spec.file_bytes}
         data = capture.data if capture else b""
@@ -132,13 +133,20 @@ class DockerSandbox:
         return self._provider.keep(await self._capture())
 
     async def fork(self, n: int) -> Children:
+        """Containers of the children start while their parent is captured."""
+        await self._patience.going()
+        captured = asyncio.ensure_future(self._capture())
         try:
-            capture = await self._capture()
+            self._alive()
+            children = await self._provider.children(self._template, n, captured)
+            await captured  # its own error says more than that of children who waited for it
         except PathError:
             if self._broken:
                 return [Failed(self._broken, retryable=False)] * n
             raise
-        return await self._provider.children(self._template, n, capture)
+        finally:
+            captured.cancel()
+        return children
 
     async def _capture(self) -> Capture:
         header, body = await self._ask("capture")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import frozen
 
@@ -39,6 +40,10 @@ class Capture:
     template: Template
     header: Mapping[str, Any]
     data: bytes
+
+
+Captured: TypeAlias = "asyncio.Future[Capture]"
+"""One that may still be under way: containers that are made from it start meanwhile."""
 
 
 def options(engine: Engine, template: Template, cpus: float) -> dict[str, Any]:
