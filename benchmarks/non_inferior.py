@@ -1,10 +1,11 @@
 """Whether the main job comes out the same with another component: shown not to be worse.
 
-Both arms run examples/quickstart/run.toml on the same seeds, whole, from nothing; they differ in what ARMS names.
-Tasks, attempts and noise of the evaluation after training are the same, so each task's solve rate (over seeds and
-attempts) in one arm is paired with that in the other. Non-inferior means a mean paired difference of at least -0.05
-whose 95 % bootstrap interval, clustered by task, is at most 0.05 to either side. Finished runs are read and not
-repeated, interrupted ones resumed; base runs are those of `benchmarks/quickstart.py`.
+The stages of examples/quickstart/run.toml before reinforcement learning run once for each seed, without the component;
+then reinforcement learning goes on from that checkpoint, on the same seed and tasks, with it and without it. Tasks,
+attempts and noise of the evaluation after training are the same, so each task's solve rate (over seeds and attempts) in
+one arm is paired with that in the other. Non-inferior means a mean paired difference of at least -0.05 whose 95 %
+bootstrap interval, clustered by task, is at most 0.05 to either side. Finished runs are read and not repeated,
+interrupted ones resumed.
 
     python benchmarks/non_inferior.py mxfp8 --seeds 1 2 3
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,17 +35,47 @@ ARMS: Mapping[str, tuple[str, Sequence[str]]] = {
 BOUND = 0.05
 
 
-def run(arm: str, seed: int, folder: Path) -> Path:
-    """The finished run folder of one seed of an arm."""
-    plugins, settings = ARMS[arm]
-    path = folder / ("-".join(["quickstart", *([arm] if arm != "base" else []), f"seed{seed}"]))
+def inline(value: Any) -> str:
+    """A value of TOML on one line, for --set."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {inline(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    return json.dumps(value)
+
+
+def train(path: Path, plugins: str, settings: Sequence[str]) -> Path:
+    """The finished run folder."""
     if not (path / "summary.json").exists():
-        chosen = [f"seed={seed}", *settings]
-        fresh = [RUN, "--run-dir", str(path), *(word for text in chosen for word in ("--set", text))]
+        fresh = [RUN, "--run-dir", str(path), *(word for text in settings for word in ("--set", text))]
         where = ["--resume", str(path)] if (path / "config.json").exists() else fresh
         loaded = ["--plugins", plugins] if plugins and where is fresh else []
         subprocess.run([sys.executable, "-m", "composer_core.cli", *loaded, "train", *where], cwd=ROOT, check=True)
     return path
+
+
+def part(file: Mapping[str, Any], stages: Sequence[Any], evaluations: Sequence[Any]) -> list[str]:
+    """Settings that leave these stages and evaluations of a run file, and the samplers that they name."""
+    named = {row.get("sampler") for row in (*stages, *evaluations)}
+    samplers = {name: table for name, table in file["samplers"].items() if name in named}
+    chosen = {"stages": list(stages), "evaluations": list(evaluations), "samplers": samplers}
+    return [f"{name}={inline(value)}" for name, value in chosen.items()]
+
+
+def run(arm: str, seed: int, folder: Path) -> Path:
+    """The finished run folder of one seed of an arm; that of the seed's checkpoint is made beside it.
+
+    Arms other than base evaluate only what is compared.
+    """
+    file = tomllib.loads((ROOT / RUN).read_text(encoding="utf-8"))
+    learning = [stage for stage in file["stages"] if stage["kind"] == "rl"]
+    before = [stage for stage in file["stages"] if stage["kind"] != "rl"]
+    compared = [{**row, "when": ["after"]} for row in file["evaluations"] if row["name"] == "main"]
+    start = train(folder / f"checkpoint-seed{seed}", "", [f"seed={seed}", *part(file, before, [])])
+    model = {"use": "hf/causal-lm", "path": str((start / "model").resolve())}
+    plugins, settings = ARMS[arm]
+    chosen = part(file, learning, compared if settings else file["evaluations"])
+    return train(folder / f"{arm}-seed{seed}", plugins, [f"seed={seed}", f"model={inline(model)}", *chosen, *settings])
 
 
 def rows_of(paths: Sequence[Path]) -> dict[str, list[int]]:
