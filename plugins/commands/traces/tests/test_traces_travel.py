@@ -221,6 +221,22 @@ def test_an_export_may_be_of_some_episodes(tmp_path: Path):
         invoke("export", tmp_path, out)
 
 
+def test_an_export_is_of_training_and_takes_evaluations_when_asked_and_probes_never(tmp_path: Path):
+    run, out = folder(tmp_path), tmp_path / "out"
+    keys = [SlotKey("c", 0, "eval-policy-t1.0", "before"), SlotKey("c", 0, "eval-policy-t1.0", "step-2")]
+    keys += [SlotKey("c", 0, "parity", "rl-3")]
+    for key in keys:
+        (run / "traces" / f"{key.episode_id}.trace").write_bytes(encode(evolve(trace(), key=key)))
+    told = invoke("export", run, out)
+    assert told.startswith("2 episodes")
+    assert "left out: 2 of evaluations (--evaluations takes them); left out: 1 parity probes" in told
+    ids = [json.loads(line)["trajectory_id"] for line in out.read_text().splitlines()]
+    assert ids == ["rl-a-0", "rl-b-0"]
+    assert invoke("export", run, out, "--only", "rl-").startswith("2 episodes"), "a probe's id begins with its stage's"
+    assert invoke("export", run, out, "--evaluations").startswith("4 episodes")
+    assert invoke("export", run, out, "--evaluations", "--only", "before-").startswith("1 episodes")
+
+
 def test_an_import_says_what_is_wrong_and_writes_nothing(tmp_path: Path):
     file, out = tmp_path / "in", tmp_path / "out"
     file.write_text(json.dumps([to_openai(EPISODES[0]), {"messages": []}]))
@@ -311,6 +327,13 @@ sampler = "shown"
 episodes = 4
 steps = 2
 batch_episodes = 4
+
+[[evaluations]]
+name = "main"
+split = "train"
+tasks = 3
+attempts = 1
+when = ["after"]
 """
 
 
@@ -320,7 +343,8 @@ def test_a_run_imitates_what_another_run_did(tmp_path: Path, name: str, token_id
     file, out, back = tmp_path / "run.toml", tmp_path / "out", tmp_path / "back"
     file.write_text(RUN)
     invoke("train", file, "--run-dir", tmp_path / "first")
-    invoke("export", tmp_path / "first", out, "--format", name)
+    told = invoke("export", tmp_path / "first", out, "--format", name)
+    assert told.startswith("4 episodes") and "left out: 3 of evaluations" in told
     invoke("import", out, back, "--format", name)
     recorded = f'samplers.shown={{use="traces/recorded", path="{back}", token_ids={token_ids}}}'
     invoke("--plugins", "traces", "train", file, "--run-dir", tmp_path / "second", "--set", recorded)
@@ -330,5 +354,5 @@ def test_a_run_imitates_what_another_run_did(tmp_path: Path, name: str, token_id
 
 def sampled(run_dir: Path) -> dict[str, list[tuple[str, Any]]]:
     """What was called in each episode of a run."""
-    traces = [decode(one.read_bytes()) for one in (run_dir / "traces").rglob("*.trace")]
+    traces = [decode(one.read_bytes()) for one in (run_dir / "traces").rglob("sft-*.trace")]
     return {one.key.task_id: [(call.name, call.arguments) for call in one.calls()] for one in traces}

@@ -1,12 +1,15 @@
 """`composer-run export` and `composer-run import`: traces of a run as files that others read, and theirs for us.
 
-Everything is validated, what is written as well as what is read; nothing is written in half.
+Everything is validated, what is written as well as what is read; nothing is written in half. An export is for training
+unless it is asked for evaluations: whoever imitates what was measured measures nothing afterwards. Parity probes are
+turns that were cut on purpose, and are no episodes of anybody.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from attrs import frozen
 from composer_core.errors import ConfigError, UserError
 from composer_core.printable import printable
 from composer_core.traces import decode
+from composer_core.types import SlotKey
 from composer_plugin_traces.atif import check_atif, from_atif, to_atif
 from composer_plugin_traces.episodes import Checked, Episode, episode_of
 from composer_plugin_traces.openai import check_openai, from_openai, to_openai
@@ -23,6 +27,8 @@ from composer_plugin_traces.sharegpt import check_sharegpt, to_sharegpt
 
 SHOWN = 20
 """Problems told of one file."""
+TRAINING, EVALUATION, PROBE = "of training", "of evaluations (--evaluations takes them)", "parity probes"
+"""What episodes are for, as it is told of those that were left out."""
 
 
 @frozen
@@ -48,13 +54,25 @@ READ = [name for name, format in FORMATS.items() if format.read]
 @click.option("--format", "name", type=click.Choice(list(FORMATS)), default="openai", show_default=True)
 @click.option("--solved", is_flag=True, help="Only episodes that solved their task.")
 @click.option("--only", metavar="TEXT", default="", help="Only episodes whose id begins so, as with a stage's name.")
-def export(run_dir: Path, out: Path, name: str, solved: bool, only: str) -> None:
+@click.option("--evaluations", is_flag=True, help="Attempts of evaluations as well; they are left out otherwise.")
+def export(run_dir: Path, out: Path, name: str, solved: bool, only: str, evaluations: bool) -> None:
     """Write the traces of RUN_DIR to OUT, one JSON document a line.
 
     openai: messages and tools. atif: ATIF v1.7, with token ids. sharegpt: conversations.
     """
-    chosen = (one for one in _episodes(run_dir, only) if not solved or one.outcome == "solved")
-    click.echo(f"{_replace(out, _lines(chosen, FORMATS[name]))} episodes in {out}")
+    left: Counter[str] = Counter()
+    wanted = {TRAINING, EVALUATION} if evaluations else {TRAINING}
+    chosen = (one for one in _episodes(run_dir, only, wanted, left) if not solved or one.outcome == "solved")
+    count = _replace(out, _lines(chosen, FORMATS[name]))
+    told = "".join(f"; left out: {number} {purpose}" for purpose, number in sorted(left.items()))
+    click.echo(f"{count} episodes in {out}{told}")
+
+
+def purpose_of(key: SlotKey) -> str:
+    """What an episode was made for: training makes an attempt once, so it alone names no moment."""
+    if not key.moment:
+        return TRAINING
+    return EVALUATION if key.stage.startswith("eval-") else PROBE
 
 
 def _lines(episodes: Iterable[Episode], format: Format) -> Iterator[str]:
@@ -65,16 +83,22 @@ def _lines(episodes: Iterable[Episode], format: Format) -> Iterator[str]:
         yield json.dumps(document, ensure_ascii=False) + "\n"
 
 
-def _episodes(run_dir: Path, only: str) -> Iterator[Episode]:
+def _episodes(run_dir: Path, only: str, wanted: Collection[str], left: Counter[str]) -> Iterator[Episode]:
+    """Those that are wanted; `left` counts the others."""
     folder = run_dir / "traces"
     if not folder.is_dir():
-        fix = "name a folder that `composer-run train` or `eval` has written"
+        fix = "name a folder that `composer-run train` has written"
         raise ConfigError("no traces in this folder", where=str(run_dir), expected="traces/", fix=fix)
     harness = run_dir / "harness.json"
     tools = json.loads(harness.read_text(encoding="utf-8"))["tools"] if harness.is_file() else ()
     for path in sorted(folder.rglob("*.trace")):
-        if path.relative_to(folder).as_posix().startswith(only):
-            yield episode_of(decode(path.read_bytes()), tools)
+        if not path.relative_to(folder).as_posix().startswith(only):
+            continue
+        trace = decode(path.read_bytes())
+        if (purpose := purpose_of(trace.key)) in wanted:
+            yield episode_of(trace, tools)
+        else:
+            left[purpose] += 1
 
 
 @click.command(name="import", short_help="Read traces of others, to be imitated.")
