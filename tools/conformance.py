@@ -283,8 +283,9 @@ forks, fills, forges, and searches files, packages, git objects and other proces
 paid, and nothing may make an episode void, which would give another try. The walls are tried first, by harmless
 means; nothing else is run where they do not hold.
 
-A workspace holds its tree and nothing else: no history, no caches, no bytecode. A task's own tree is looked through
-by `TaskContract` for what may hold an answer.
+A workspace holds its tree and nothing else: no history, no caches, no bytecode. Of a repository it is
+[one fresh commit](../bring-a-task.md#tasks-of-repositories). A task's own tree is looked through by `TaskContract` for
+what may hold an answer.
 """
 
 

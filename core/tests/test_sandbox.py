@@ -64,6 +64,22 @@ def test_a_patch_by_listing_equals_the_patch_by_changes() -> None:
     asyncio.run(whole())
 
 
+def test_what_an_agent_commits_is_no_part_of_the_patch() -> None:
+    async def whole(sandbox: Sandbox) -> None:
+        sandbox.limits = CallLimits(patch_file_bytes=1000)
+        for path in ("a.txt", ".git/hooks/pre-commit", "pkg/.gitignore"):
+            await sandbox.write(path, b"changed")
+        await sandbox.write(".git/objects/pack/large", b"x" * 2000)
+        patch = await sandbox.patch()
+        assert (patch.touched(), patch.skipped) == (["a.txt", "pkg/.gitignore"], ())
+
+    async def both() -> None:
+        await whole(await bare())
+        await whole(await node()[1].create(VIEW))
+
+    asyncio.run(both())
+
+
 @pytest.mark.parametrize("command", ["rm", "chmod"])
 def test_a_patch_that_a_command_cannot_lay_down_is_an_error(command: str) -> None:
     refuses = {command: lambda files, argv, stdin: ExecResult("exited", 1, stderr=b"not permitted\n")}

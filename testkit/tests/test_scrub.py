@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from composer_core.trees import File, Tree
+from composer_envkit import packed
 from composer_testing.scrub import leaks
 
 
@@ -44,11 +45,41 @@ def test_one_fresh_commit_and_plain_files_tell_nothing(repository):
         (["gc"], "objects/pack/"),
         (["update-ref", "refs/stash", "HEAD"], "refs/stash"),
         (["update-ref", "ORIG_HEAD", "HEAD"], "ORIG_HEAD"),
+        (["update-ref", "refs/notes/commits", "HEAD"], "refs/notes/commits"),
+        (["tag", "-a", "-m", "the fix", "v2"], "holds what is in no file"),
     ],
 )
 def test_a_history_that_goes_on_is_told(repository, words, told):
     git(repository, *words)
     assert told in "; ".join(leaks(tree_of(repository)))
+
+
+def test_what_no_commit_holds_any_more_is_told_and_what_a_file_holds_is_not(repository):
+    for text, told in (("the fix", ["holds what is in no file of the workspace"]), ("x = 1\n", [])):
+        before = leaks(tree_of(repository))
+        (repository / "dangling").write_text(text)
+        git(repository, "hash-object", "-w", "dangling")
+        (repository / "dangling").unlink()
+        new = [one for one in leaks(tree_of(repository)) if one not in before]
+        assert [one.partition(" ")[2] for one in new] == told
+    (repository / ".git/objects/00").mkdir(exist_ok=True)
+    (repository / ".git/objects/00/11").write_bytes(b"the fix, not even packed")
+    assert any(one.startswith(".git/objects/00/11 ") for one in leaks(tree_of(repository)))
+
+
+def test_a_repository_as_envkit_makes_it_tells_nothing(repository):
+    git(repository, "commit", "--allow-empty", "-m", "the fix")
+    (repository / "a.pyc").write_bytes(b"the fix")
+    assert leaks(packed(repository)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["hooks/pre-commit", "objects/info/alternates", "worktrees/fix/HEAD", "modules/a/HEAD"]
+)
+def test_what_lies_beside_a_commit_is_told(repository, name):
+    (repository / ".git" / name).parent.mkdir(parents=True, exist_ok=True)
+    (repository / ".git" / name).write_text("the fix")
+    assert [one for one in leaks(tree_of(repository)) if one.startswith(f".git/{name} ")]
 
 
 def test_a_reflog_is_told(repository):

@@ -49,7 +49,7 @@ from composer_core.protocols import (
     TemplateRef,
     TemplateSpec,
 )
-from composer_core.trees import SCRATCH, File, Patch, Tree, TreeRef
+from composer_core.trees import REPOSITORY, SCRATCH, File, Patch, Tree, TreeRef
 from composer_core.types import TaskView
 
 __all__ = [
@@ -186,10 +186,10 @@ class Sandbox:
         return (await self._walk())[0]
 
     async def patch(self) -> Patch:
-        """What changed since the workspace was pristine, the folder SCRATCH left out: the declared artifact."""
+        """What changed since the workspace was pristine, SCRATCH and REPOSITORY left out: the declared artifact."""
         found = await self._changes()
-        skipped = tuple(path for path in found.skipped if not _scratch(path))
-        return evolve(found.only(lambda path: not _scratch(path)), skipped=skipped)
+        skipped = tuple(path for path in found.skipped if not _apart(path))
+        return evolve(found.only(lambda path: not _apart(path)), skipped=skipped)
 
     async def _changes(self) -> Patch:
         if isinstance(self.backend, Changes):
@@ -329,8 +329,8 @@ def _unnameable(path: str, found: str) -> str:
     return "it is too long" if len(found.encode()) > PATH_BYTES or max(map(len, names)) > NAME_BYTES else ""
 
 
-def _scratch(path: str) -> bool:
-    return path.partition("/")[0] == SCRATCH
+def _apart(path: str) -> bool:
+    return path.partition("/")[0] in (SCRATCH, REPOSITORY)
 
 
 def _file(path: str) -> str:

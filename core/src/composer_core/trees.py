@@ -84,6 +84,8 @@ class Tree:
 
 SCRATCH = ".agent"
 """Folder of a workspace in which tools may leave what the agent is to read; it is no part of a patch."""
+REPOSITORY = ".git"
+"""What an agent commits is no part of a patch; the files that it has changed are."""
 
 
 @frozen

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from composer_envkit.patience import Patience
     from composer_envkit.processes import Processes
     from composer_envkit.providers import Provider, check_workspace
+    from composer_envkit.repositories import committed, packed
     from composer_envkit.walls import WalledSandbox
     from composer_envkit.workspaces import copy, lay, remove
 
@@ -25,8 +26,10 @@ __all__ = [
     "Provider",
     "WalledSandbox",
     "check_workspace",
+    "committed",
     "copy",
     "lay",
+    "packed",
     "remove",
 ]
 
@@ -37,6 +40,7 @@ _HOME = {
     "Patience": "patience",
     "Processes": "processes",
     **dict.fromkeys(("Provider", "check_workspace"), "providers"),
+    **dict.fromkeys(("committed", "packed"), "repositories"),
     "WalledSandbox": "walls",
 }
 

@@ -2,12 +2,13 @@
 
 A repository's history knows the repair that was made later, and so do caches, build folders and bytecode of a checkout
 that once stood at another commit. A task set that makes workspaces of repositories leaves all of it out: no `.git` at
-all, or one fresh commit (`git init`, add, commit) and nothing beside it.
+all, or one fresh commit and nothing beside it, as `composer_envkit.packed` makes it.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
@@ -30,11 +31,8 @@ LEFTOVERS = {
     "another history": (".hg/*", ".svn/*", ".jj/*", ".bzr/*", "*/.git/*", "*/.git"),
 }
 """What it is -> patterns of paths."""
-PAST = (
-    *("logs/*", "packed-refs", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "objects/pack/*", "objects/info/alternates"),
-    *("refs/stash", "refs/remotes/*", "refs/tags/*", "worktrees/*", "modules/*", "lost-found/*", "index.lock"),
-)
-"""Below `.git`: what names or holds more than one fresh commit."""
+FRESH = ("HEAD", "config", "description", "index", "COMMIT_EDITMSG", "info/exclude", "refs/heads/*", "objects/??/*")
+"""Below `.git`: what one fresh commit takes. Anything else (packs, reflogs, tags, hooks) may hold another time."""
 
 
 def leaks(tree: Tree) -> list[str]:
@@ -45,27 +43,35 @@ def leaks(tree: Tree) -> list[str]:
         for what, patterns in LEFTOVERS.items()
         if any(fnmatchcase(file.path, pattern) for pattern in patterns)
     ]
-    return [*found, *_history([file for file in tree.files if file.path.startswith(".git/")])]
+    inner = [file for file in tree.files if file.path.startswith(".git/")]
+    return [*found, *_history(inner, {file.data for file in tree.files} - {file.data for file in inner})]
 
 
-def _history(files: list[File]) -> Iterator[str]:
-    """What a repository at the workspace's root tells beyond one commit."""
+def _history(files: list[File], known: set[bytes]) -> Iterator[str]:
+    """What a repository at the workspace's root tells beyond one commit of the files `known`."""
     names = {file.path.removeprefix(".git/"): file.data for file in files}
     for name, data in names.items():
-        if any(fnmatchcase(name, pattern) for pattern in PAST):
-            yield f".git/{name} names or holds another time"
+        if not any(fnmatchcase(name, pattern) for pattern in FRESH):
+            yield f".git/{name} is no part of a fresh commit"
         if name == "config" and b"[remote" in data:
             yield ".git/config names a remote"
     heads = [name for name in names if name.startswith("refs/heads/")]
     if len(heads) > 1:
         yield f"there are {len(heads)} branches: {', '.join(heads)}"
-    commits = [name for name, data in names.items() if name.startswith("objects/") and _is_commit(data)]
-    if len(commits) > 1:
-        yield f"there are {len(commits)} commits"
+    kinds: Counter[str] = Counter()
+    for name in (name for name in names if name.startswith("objects/")):
+        kind, data = _object(names[name])
+        kinds[kind] += 1
+        if kind not in ("commit", "tree") and data not in known:
+            yield f".git/{name} holds what is in no file of the workspace"
+    if kinds["commit"] > 1:
+        yield f"there are {kinds['commit']} commits"
 
 
-def _is_commit(data: bytes) -> bool:
+def _object(data: bytes) -> tuple[str, bytes]:
+    """Kind and content of a loose object; no kind and all of it if it is none."""
     try:
-        return zlib.decompressobj().decompress(data, 64).startswith(b"commit ")
+        head, _, body = zlib.decompress(data).partition(b"\0")
     except zlib.error:
-        return False
+        return "", data
+    return head.partition(b" ")[0].decode(errors="replace"), body
