@@ -5,7 +5,7 @@ DISTS := core envkit testkit reference $(wildcard plugins/*/*)
 RUN_DIR ?= runs/quickstart
 PYTEST_WORKERS ?= 2
 
-.PHONY: demo test lint docs bench bench-quickstart soak wheels clean setup
+.PHONY: demo test lint docs bench bench-quickstart findings soak wheels check-wheels clean setup
 
 setup: $(VENV)/.ready
 
@@ -37,6 +37,10 @@ bench: setup
 bench-quickstart: setup
 	$(BIN)/python benchmarks/quickstart.py
 
+findings: setup
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation ./examples/findings
+	$(BIN)/python examples/findings/findings.py $(FINDINGS_ARGS)
+
 soak: setup
 	COMPOSER_SOAK=1 $(BIN)/python -m pytest --junitxml build/soak.xml $(PYTEST_ARGS)
 	$(BIN)/python tools/soak.py build/soak.xml
@@ -44,6 +48,9 @@ soak: setup
 wheels: setup
 	rm -rf build/wheels && mkdir -p build/wheels
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheels $(addprefix ./,$(DISTS))
+
+check-wheels: wheels
+	bash tools/check-wheels.sh
 
 clean:
 	rm -rf $(VENV) build

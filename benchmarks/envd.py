@@ -52,7 +52,7 @@ SPECS = {
 TRUE = ExecRequest(("true",), timeout_s=60.0)
 TOKEN = "the-token-of-a-benchmark"
 COUNTS = {"local/namespaces": 1_000, "fakes/memory": 10_000}
-QUICK = {"local/namespaces": 20, "fakes/memory": 100}
+QUICK = {"local/namespaces": 4, "fakes/memory": 8}
 PROVIDERS: Mapping[str, Callable[[], SandboxProvider]] = {
     "local/namespaces": NamespacesProvider,
     "fakes/memory": MemoryProvider,

@@ -30,6 +30,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from statistics import fmean, median
 
+from attrs import frozen
 from container_acts import SLOW, container_acts
 from many_forks import forks, idle
 from results import Results, Row, parser, percentile
@@ -43,7 +44,6 @@ from composer_plugin_local.process import ProcessProvider
 
 Act = Callable[[], Awaitable[list[float]]]
 PEER = "swe-rex==1.4.0"
-MANY, FORKS, ENGINE_FORKS = 16, 64, 8
 RARE = {"rex create": 10, "rex true, 16": 10, **dict.fromkeys(SLOW, 10), "forks": 20, "idle": 100, "docker idle": 100}
 """Acts that are repeated so many times less."""
 TREE = Tree.of({f"pkg/module_{index}.py": "x = 1\n" * 60 for index in range(12)})
@@ -54,6 +54,26 @@ BARE = (
     "--uid 65534 --gid 65534 --ro-bind /usr /usr --symlink usr/lib /lib --symlink usr/lib64 /lib64 "
     "--symlink usr/bin /bin --proc /proc --dev /dev --tmpfs /tmp --tmpfs /workspace --clearenv true"
 )
+
+
+@frozen
+class Counts:
+    """How much is measured."""
+
+    repeats: int
+    """Of each act, in each of its blocks."""
+    blocks: int = 2
+    pause_s: float = 0.3
+    """Before a block, in which the one before it settles."""
+    many: int = 16
+    """Sandboxes that run commands at once."""
+    forks: int = 64
+    """Children of one state, alive together."""
+    engine_forks: int = 8
+    """The same in containers."""
+
+
+SMOKE = Counts(repeats=1, blocks=1, pause_s=0.0, many=2, forks=2, engine_forks=1)
 
 
 async def timed(*calls: Awaitable[object]) -> list[float]:
@@ -92,7 +112,7 @@ async def _fresh(provider: SandboxProvider, template: object) -> SandboxBackend:
     return child.backend
 
 
-def our_acts(provider: SandboxProvider, made: list[SandboxBackend]) -> dict[str, Act]:
+def our_acts(provider: SandboxProvider, made: list[SandboxBackend], children: int) -> dict[str, Act]:
     """What is done in sandboxes of namespaces."""
     box = made[0]
 
@@ -122,8 +142,8 @@ def our_acts(provider: SandboxProvider, made: list[SandboxBackend]) -> dict[str,
         "bare": lambda: timed(bare()),
         "first": first,
         "fork": fork,
-        "forks": lambda: forks(box, FORKS),
-        "idle": lambda: idle(box, FORKS),
+        "forks": lambda: forks(box, children),
+        "idle": lambda: idle(box, children),
         "true": lambda: timed(box.exec(TRUE)),
         "true, 16": lambda: timed(*(each.exec(TRUE) for each in made)),
         "python3": lambda: timed(box.exec(PYTHON)),
@@ -133,7 +153,7 @@ def our_acts(provider: SandboxProvider, made: list[SandboxBackend]) -> dict[str,
     }
 
 
-def peer_acts(worker: Worker) -> dict[str, Act]:
+def peer_acts(worker: Worker, many: int) -> dict[str, Act]:
     """The peer's; a session is opened for each creation and closed untimed."""
 
     def asking(act: str, width: int) -> Act:
@@ -146,44 +166,44 @@ def peer_acts(worker: Worker) -> dict[str, Act]:
         return ask
 
     made = {f"rex {act}": asking(act, 1) for act in ("create", "execute")}
-    return made | {"rex true": asking("true", 1), "rex true, 16": asking("true", MANY)}
+    return made | {"rex true": asking("true", 1), "rex true, 16": asking("true", many)}
 
 
-async def blocks(acts: dict[str, Act], repeats: int) -> dict[str, list[list[float]]]:
-    """Two blocks of each act; what a session-bound act of the peer needs is opened before and closed after it."""
+async def blocks(acts: dict[str, Act], counts: Counts) -> dict[str, list[list[float]]]:
+    """Blocks of each act; what a session-bound act of the peer needs is opened before and closed after it."""
     found: dict[str, list[list[float]]] = {name: [] for name in acts}
-    for name, act in [*acts.items(), *acts.items()]:
-        await asyncio.sleep(0.3)
-        for _ in range(max(1, repeats // RARE.get(name, 1))):
+    for name, act in [*acts.items()] * counts.blocks:
+        await asyncio.sleep(counts.pause_s)
+        for _ in range(max(1, counts.repeats // RARE.get(name, 1))):
             found[name].append(await act())
     return found
 
 
-async def measure(repeats: int, peer: bool) -> dict[str, list[list[float]]]:
+async def measure(counts: Counts, peer: bool) -> dict[str, list[list[float]]]:
     async with AsyncExitStack() as stack:
         provider = NamespacesProvider()
-        acts = our_acts(provider, await stack.enter_async_context(boxes(provider, MANY)))
+        acts = our_acts(provider, await stack.enter_async_context(boxes(provider, counts.many)), counts.forks)
         (plain,) = await stack.enter_async_context(boxes(ProcessProvider(ProcessConfig(trusted=True)), 1))
         acts["process true"] = lambda: timed(plain.exec(TRUE))
-        acts |= await stack.enter_async_context(container_acts(TREE, timed, peer, ENGINE_FORKS))
+        acts |= await stack.enter_async_context(container_acts(TREE, timed, peer, counts.engine_forks))
         python = environment("swe-rex", PEER) if peer else None
         if python is not None:
             worker = stack.enter_context(Worker(python, "sandboxes/swerex_side.py"))
-            with_sessions = peer_acts(worker)
-            found = await blocks({"rex create": with_sessions.pop("rex create")}, repeats)
-            worker.ask(act="create", width=MANY)
-            return found | await blocks(acts | with_sessions, repeats)
-        return await blocks(acts, repeats)
+            with_sessions = peer_acts(worker, counts.many)
+            found = await blocks({"rex create": with_sessions.pop("rex create")}, counts)
+            worker.ask(act="create", width=counts.many)
+            return found | await blocks(acts | with_sessions, counts)
+        return await blocks(acts, counts)
 
 
-def rows_of(found: dict[str, list[list[float]]]) -> list[Row]:
-    """Medians of single calls; of 16 at once, the commands that end in a second."""
+def rows_of(found: dict[str, list[list[float]]], counts: Counts) -> list[Row]:
+    """Medians of single calls; of many at once, the commands that end in a second."""
 
     def ms(name: str) -> float | None:
         return median(_all(found, name)) if name in found else None
 
     def rate(name: str) -> float | None:
-        return MANY / median(max(row) for row in found[name]) * 1e3 if name in found else None
+        return counts.many / median(max(row) for row in found[name]) * 1e3 if name in found else None
 
     rex, session, execute = PEER.replace("==", " "), "session", "execute, nothing isolated"
 
@@ -197,13 +217,13 @@ def rows_of(found: dict[str, list[list[float]]]) -> list[Row]:
     return [
         row("create to first exec, p50", "first", "rex create", f"{rex} {session}", "ours <= 15"),
         row("fork, p50", "fork"),
-        row(f"fork to first exec, {FORKS} children of one state, p50", "forks", target="ours <= 10"),
-        Row(f"memory of an idle fork, mean of {FORKS}", fmean(_all(found, "idle")), "MiB", target="ours <= 3"),
+        row(f"fork to first exec, {counts.forks} children of one state, p50", "forks", target="ours <= 10"),
+        Row(f"memory of an idle fork, mean of {counts.forks}", fmean(_all(found, "idle")), "MiB", target="ours <= 3"),
         row("exec of true, p50", "true", "rex true", f"{rex} {session}", "ours <= 8"),
         Row("exec of true, p99", percentile(_all(found, "true"), 0.99), "ms", target="ours <= 20"),
         row("exec of true, p50", "true", "bare", "bare bubblewrap"),
-        Row("exec of true, 16 at once", ours, "commands/s", rate("rex true, 16"), f"{rex} {session}s"),
-        row("exec of true, 16 at once, p50", "true, 16", "rex true, 16", f"{rex} {session}s"),
+        Row(f"exec of true, {counts.many} at once", ours, "commands/s", rate("rex true, 16"), f"{rex} {session}s"),
+        row(f"exec of true, {counts.many} at once, p50", "true, 16", "rex true, 16", f"{rex} {session}s"),
         row("exec of true in local/process, p50", "process true", "rex execute", f"{rex} {execute}"),
         row("exec of python3 -I -S -B, p50", "python3"),
         row("read a file, p50", "read"),
@@ -211,7 +231,11 @@ def rows_of(found: dict[str, list[list[float]]]) -> list[Row]:
         row("the patch, p50", "changes"),
         *container_rows(row),
         docker_tail(found),
-        Row(f"containers: memory of an idle fork, mean of {ENGINE_FORKS}", fmean(_all(found, "docker idle")), "MiB"),
+        Row(
+            f"containers: memory of an idle fork, mean of {counts.engine_forks}",
+            fmean(_all(found, "docker idle")),
+            "MiB",
+        ),
     ]
 
 
@@ -251,11 +275,10 @@ def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("--repeats", type=int, default=100, help="of each act, in each of two blocks")
     options = arguments.parse_args()
-    found = asyncio.run(measure(2 if options.quick else options.repeats, not options.no_peer))
-    result = Results(
-        "sandboxes", "Sandboxes in Linux namespaces and containers", rows_of(found), [parts_of_exec(found)]
-    )
-    return result.finish(options)
+    counts = SMOKE if options.quick else Counts(options.repeats)
+    found = asyncio.run(measure(counts, not options.no_peer))
+    title = "Sandboxes in Linux namespaces and containers"
+    return Results("sandboxes", title, rows_of(found, counts), [parts_of_exec(found)]).finish(options)
 
 
 if __name__ == "__main__":
