@@ -63,9 +63,9 @@ def part(file: Mapping[str, Any], stages: Sequence[Any], evaluations: Sequence[A
 
 
 def run(arm: str, seed: int, folder: Path) -> Path:
-    """The finished run folder of one seed of an arm; that of the seed's checkpoint is made beside it.
+    """The finished run folder of one seed of an arm, which evaluates only what is compared.
 
-    Arms other than base evaluate only what is compared.
+    That of the seed's checkpoint is made beside it.
     """
     file = tomllib.loads((ROOT / RUN).read_text(encoding="utf-8"))
     learning = [stage for stage in file["stages"] if stage["kind"] == "rl"]
@@ -74,8 +74,8 @@ def run(arm: str, seed: int, folder: Path) -> Path:
     start = train(folder / f"checkpoint-seed{seed}", "", [f"seed={seed}", *part(file, before, [])])
     model = {"use": "hf/causal-lm", "path": str((start / "model").resolve())}
     plugins, settings = ARMS[arm]
-    chosen = part(file, learning, compared if settings else file["evaluations"])
-    return train(folder / f"{arm}-seed{seed}", plugins, [f"seed={seed}", f"model={inline(model)}", *chosen, *settings])
+    chosen = [f"seed={seed}", f"model={inline(model)}", *part(file, learning, compared), *settings]
+    return train(folder / f"{arm}-seed{seed}", plugins, chosen)
 
 
 def rows_of(paths: Sequence[Path]) -> dict[str, list[int]]:
