@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 from ray.exceptions import AuthenticationError
 
 from composer_core.errors import ConfigError
 from composer_plugin_ray.cluster import Cluster
 from composer_plugin_ray.config import RayConfig
 from composer_plugin_ray.executor import RayExecutor
+from composer_plugin_ray.remote import start
 from composer_testing.contracts.executors import ExecutorContract
 from composer_testing.contracts.hook_modules import HookModuleContract
 
@@ -55,6 +57,15 @@ def test_check_says_what_environment_servers_need_and_what_the_processes_take():
     code, said = told("executor.environments=true")
     assert (code, "the plugin 'server' is not loaded" in said) == (2, True), said
     assert told("executor.environments=true", plugins="ray,server")[0] == 0
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_process_knows_the_address_that_ray_has_of_its_node():
+    remote = start("probe", {"num_cpus": 0}, dict)
+    found = asyncio.run(remote.found())
+    (node,) = (one for one in ray.nodes() if one["NodeID"] == found.node)
+    assert found.address == node["NodeManagerAddress"]
+    remote.kill()
 
 
 def test_an_evaluation_of_a_finished_run_gives_the_same_on_ray(cluster, undisturbed):

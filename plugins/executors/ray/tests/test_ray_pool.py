@@ -16,6 +16,7 @@ class Process:
 
     def __init__(self, name):
         self.name, self.ended, self.asked = name, asyncio.Event(), []
+        self.hangs = False
 
     async def gone(self):
         await self.ended.wait()
@@ -24,6 +25,8 @@ class Process:
     async def call(self, method, *args):
         if self.ended.is_set():
             raise WorkLost(f"process {self.name} is gone")
+        if self.hangs:
+            await asyncio.Event().wait()
         self.asked.append(method)
 
     async def found(self):
@@ -63,10 +66,10 @@ class Owner:
         self.error = error
 
 
-def played(main, most=5):
+def played(main, most=5, answer_timeout_s=20.0):
     async def whole():
         owner = Owner()
-        pool = Pool("worker", 2, owner, Restarts(most))
+        pool = Pool("worker", 2, owner, Restarts(most), answer_timeout_s)
         await pool.open()
         try:
             await asyncio.wait_for(main(pool, owner), 20)
@@ -139,12 +142,26 @@ def test_a_member_that_is_found_gone_serves_no_more_before_its_watch_knows():
         one.ended.set()
         await pool.check("worker-0.0")
         assert "worker-0.0" not in pool.members
-        await pool.ask("use")
+        await pool.tell_all("use")
         assert one.asked == []
         await until(lambda: len(pool.members) == 2)
         assert [name for what, name in owner.told if what == "vanished"] == ["worker-0.0"]
 
     played(main)
+
+
+@pytest.mark.parametrize("asked", ["check", "tell_all"])
+def test_a_member_that_never_answers_is_ended_and_replaced(asked):
+    async def main(pool, owner):
+        one, other = pool.members["worker-0.0"], pool.members["worker-1.1"]
+        one.hangs = True
+        await (pool.check(one.name) if asked == "check" else pool.tell_all("use"))
+        assert one.ended.is_set()
+        await until(lambda: "worker-0.2" in pool.members)
+        assert [name for what, name in owner.told if what == "vanished"] == ["worker-0.0"]
+        assert pool.members["worker-1.1"] is other
+
+    played(main, answer_timeout_s=0.05)
 
 
 def test_losses_of_an_hour_ago_are_forgotten():

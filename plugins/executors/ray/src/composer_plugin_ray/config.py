@@ -47,6 +47,9 @@ class RayConfig:
     """For the cluster, and then for each process, to be ready."""
     publish_timeout_s: float = field(default=600.0, validator=gt(0))
     """For a replica to load new weights; one that takes longer is ended and started anew."""
+    answer_timeout_s: float = field(default=60.0, validator=gt(0))
+    """For a worker or a replica to say that it is there, or to take note of who came or went; one that takes longer is
+    ended and started anew."""
     episode_timeout_s: float = field(default=3600.0, validator=gt(0))
     """For an episode, whatever it waits for (a sandbox that never answers); then it is void. Counted from its start."""
     close_timeout_s: float = field(default=20.0, validator=gt(0))

@@ -16,7 +16,7 @@ from typing import Any
 from composer_core import BuildContext
 from composer_core.episode import fault_of
 from composer_core.errors import ComposerError, SandboxError, WorkLost
-from composer_core.events import FaultRecorded
+from composer_core.events import Event, FaultRecorded
 from composer_core.executor import LoopLag
 from composer_core.protocols import Trainer
 from composer_core.types import EpisodeRequest, EpisodeResult, SlotKey, WeightsRef
@@ -48,8 +48,9 @@ class RayExecutor:
         self._cluster = Cluster(config)
         self._sender = Sender(config, build.run_dir.resolve())
         restarts = Restarts(config.restarts_per_hour)
-        self._replicas = Pool("replica", config.sampler_replicas, self, restarts)
-        self._workers = Pool("worker", config.workers, self, restarts)
+        answer_s = config.answer_timeout_s
+        self._replicas = Pool("replica", config.sampler_replicas, self, restarts, answer_s)
+        self._workers = Pool("worker", config.workers, self, restarts, answer_s)
         self._lines: dict[str, Line] = {}
         self._dispatch, self._turns, self._in_flight = Dispatch(), Turns(), 0
         self._watches: list[asyncio.Future[None]] = []
@@ -62,7 +63,8 @@ class RayExecutor:
         """Version of the weights that each replica has loaded."""
         self._tapes = folder() if config.keep_turns else ""
         self._lost: set[SlotKey] = set()
-        self._figures = Figures(build.emit)
+        self._awaited: set[str] = set()
+        self._figures = Figures(self._heard)
         self._counts: Counter[str] = Counter()
         self._lag = LoopLag()
 
@@ -146,12 +148,12 @@ class RayExecutor:
     async def joined(self, pool: Pool, remote: Remote) -> None:
         """Workers know every replica before it serves."""
         if pool is self._workers:
-            await remote.call("use", dict(self._replicas.members))
+            await pool.tell(remote, "use", dict(self._replicas.members))
             note = self._figures.worker(remote.name)
             self._lines[remote.name] = Line("controller", remote.exchange, note)
             self._dispatch.workers.add(remote.name)
         else:
-            await self._workers.ask("use", dict(self._replicas.members))
+            await self._workers.tell_all("use", dict(self._replicas.members))
             self._dispatch.replicas.add(remote.name)
         self._turns.all()
 
@@ -161,10 +163,10 @@ class RayExecutor:
         if pool is self._workers:
             self._dispatch.workers.remove(name)
             await self._lines.pop(name).close()
-            await self._replicas.ask("forget", name)
+            await self._replicas.tell_all("forget", name)
         else:
             self._dispatch.replicas.remove(name)
-            await self._workers.ask("use", dict(self._replicas.members))
+            await self._workers.tell_all("use", dict(self._replicas.members))
             self._serves.pop(name, None)
 
     def failed(self, error: Exception) -> None:
@@ -184,6 +186,7 @@ class RayExecutor:
     async def submit(self, request: EpisodeRequest) -> EpisodeResult:
         """Raises ComposerError when no more processes are started."""
         placement = await self._placement(request.group)
+        self._awaited.add(request.key.episode_id)
         try:
             result = await self._run(request, placement)
             self._lost.discard(request.key)
@@ -193,6 +196,7 @@ class RayExecutor:
                 await self._replicas.check(placement.replica.name)
             return result
         finally:
+            self._awaited.discard(request.key.episode_id)
             self._dispatch.ended(placement)
             self._in_flight -= 1
             self._turns.next()
@@ -205,6 +209,12 @@ class RayExecutor:
                 self._in_flight += 1
                 return self._dispatch.place(group)
             await self._turns.wait()
+
+    def _heard(self, event: Event) -> None:
+        """What a worker tells travels behind: of an episode that was given up, the end has been told already."""
+        episode_id = getattr(event, "episode_id", None)
+        if episode_id is None or episode_id in self._awaited:
+            self._build.emit(event)
 
     async def _run(self, request: EpisodeRequest, placement: Placement) -> EpisodeResult:
         line, again = self._lines[placement.worker.name], request.key in self._lost

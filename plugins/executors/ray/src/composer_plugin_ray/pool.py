@@ -1,6 +1,7 @@
 """Processes of one sort: so many places, each held by a process that is started anew when it vanishes.
 
-Whoever vanishes is noticed at once, by a call that only its end answers.
+Whoever vanishes is noticed at once, by a call that only its end answers; whoever is there and does not answer, by what
+it is asked next.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import Factory, define
@@ -49,6 +50,8 @@ class Pool:
     size: int
     owner: Owner
     restarts: Restarts
+    answer_timeout_s: float
+    """For what a member does in a moment."""
     members: dict[str, Remote] = Factory(dict)
     _started: int = 0
     _lives: Counter[int] = Factory(Counter)
@@ -111,16 +114,29 @@ class Pool:
         """A member that has vanished serves no more, from now on: its watch may not have been told yet."""
         if remote := self.members.get(name):
             try:
-                await remote.found()
+                await self._answered(remote, remote.found())
             except WorkLost as error:
                 await self._drop(remote, error)
 
-    async def ask(self, method: str, *args: Any) -> None:
-        """Ask every member; who vanishes meanwhile needs no answer."""
-        asked = (remote.call(method, *args) for remote in tuple(self.members.values()))
-        for error in await asyncio.gather(*asked, return_exceptions=True):
+    async def tell(self, remote: Remote, method: str, *args: Any) -> None:
+        """Raises WorkLost for one that is gone, also because it did not answer in time and was killed."""
+        await self._answered(remote, remote.call(method, *args))
+
+    async def tell_all(self, method: str, *args: Any) -> None:
+        """Every member; who vanishes meanwhile needs no telling."""
+        told = (self.tell(remote, method, *args) for remote in tuple(self.members.values()))
+        for error in await asyncio.gather(*told, return_exceptions=True):
             if isinstance(error, BaseException) and not isinstance(error, WorkLost):
                 raise error
+
+    async def _answered(self, remote: Remote, answer: Awaitable[Any]) -> None:
+        try:
+            async with asyncio.timeout(self.answer_timeout_s):
+                await answer
+        except TimeoutError:
+            remote.kill()
+            limit = f"within answer_timeout_s = {self.answer_timeout_s:g}"
+            raise WorkLost(f"{remote.name} has not answered", who="ray/ray", expected=limit) from None
 
     async def close(self, timeout_s: float) -> None:
         """Members put away what they hold, or are killed when that takes too long."""

@@ -35,9 +35,10 @@ class TrainerGroup:
             self.remotes.append(start(f"rank-{rank}", resources, *what, node=here(), soft=True))
         try:
             async with asyncio.timeout(self._config.start_timeout_s):
-                address = await self.remotes[0].call("address")
-                await asyncio.gather(*(remote.call("start", address) for remote in self.remotes))
                 self.remotes = list(await asyncio.gather(*(remote.found() for remote in self.remotes)))
+                first = self.remotes[0]
+                meeting = first.address, await first.call("port", first.address)
+                await asyncio.gather(*(remote.call("start", meeting, remote.address) for remote in self.remotes))
         except TimeoutError:
             raise late("a rank of the trainer", self._config.start_timeout_s) from None
 

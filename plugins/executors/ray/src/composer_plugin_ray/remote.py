@@ -17,6 +17,7 @@ from typing import Any
 import ray
 from attrs import evolve, frozen
 from ray.exceptions import RayError, RayTaskError
+from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from composer_core.errors import ComposerError, WorkLost
@@ -49,8 +50,8 @@ class Host:
         """`call("exchange", ...)` for the many: bytes are what Ray passes on at the least cost."""
         return pickle.dumps(await self._made.exchange(pickle.loads(batch)), pickle.HIGHEST_PROTOCOL)
 
-    async def where(self) -> tuple[int, str, str]:
-        return os.getpid(), socket.gethostname(), here()
+    async def where(self) -> tuple[int, str, str, str]:
+        return os.getpid(), socket.gethostname(), here(), get_node_ip_address()
 
     async def stay(self) -> None:
         """Never ends, so whoever waits for it learns at once that this process is gone."""
@@ -69,11 +70,13 @@ class Remote:
     host: str = ""
     node: str = ""
     """Ray's id of the machine."""
+    address: str = ""
+    """Of the machine, as its other nodes reach it; what its own name resolves to may be a loopback address."""
 
     async def found(self) -> Remote:
         """The same, and where it is."""
-        pid, host, node = await self._asked(self.actor.where.remote())
-        return evolve(self, pid=pid, host=host, node=node)
+        pid, host, node, address = await self._asked(self.actor.where.remote())
+        return evolve(self, pid=pid, host=host, node=node, address=address)
 
     async def call(self, method: str, *args: Any) -> Any:
         """Raises what the method raised, or WorkLost when its process is gone."""
