@@ -70,7 +70,7 @@ def alive(pid):
 
 
 def test_a_sandbox_that_never_answers_costs_its_episode_a_time_limit_and_the_run_nothing(run, undisturbed):
-    made = run("sandbox.use=mishaps/stuck", "sandbox.every=40", "executor.episode_timeout_s=3").start().finish()
+    made = run("sandbox.use=mishaps/stuck", "sandbox.every=60", "executor.episode_timeout_s=3").start().finish()
     same_as(made, undisturbed)
     assert set(made.voids()) == {"host"}
     assert any("has not ended within 3 s" in event["fault"]["error"] for event in made.events("FaultRecorded"))
