@@ -45,6 +45,7 @@ RENDERER = LineRenderer(ByteTokenizer())
 TASKS = Sums(TasksConfig())
 WRITE = Call("c0", "write", {"path": "answer.txt", "text": "0"})
 DONE = Call("c0", "done", {})
+REFUSED = Call("c0", "read", {"path": "no/such/file"})
 
 
 class Script:
@@ -463,6 +464,11 @@ class Repairing:
     def parse(self, ids):
         turn = RENDERER.parse(ids)
         return evolve(turn, calls=tuple(evolve(call, repair=self.repair) for call in turn.calls))
+
+
+def test_calls_that_a_tool_refused_are_counted_and_are_no_broken_ones():
+    refused = result_of(run(Script(REFUSED, DONE))).stats
+    assert (refused["refused_calls"], refused["bad_calls"]) == (1, 0)
 
 
 def test_a_repaired_call_is_executed_trained_as_it_was_sampled_and_counted():

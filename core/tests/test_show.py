@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from composer_core.commands.show import command, show, sparkline
 from composer_core.errors import ConfigError
-from composer_core.events import GroupScored
+from composer_core.events import Evaluated, GroupScored
 from composer_core.history import Evaluation, History, changed
 from composer_core.ledger import Ledger, LedgerConfig
 from composer_core.traces import decode, readable
@@ -67,6 +67,13 @@ def test_the_behavior_compared_is_that_of_one_case_evaluated_at_both_moments():
     rows = [("solve_rate", 0.2, 0.7), ("turns_mean", 4.0, 5.0), ("tool/edit", 0.0, 0.5), ("tool/read", 0.5, 0.0)]
     assert changed(entries) == ("main", rows)
     assert changed(entries[:2]) == ("", [])
+
+
+def test_what_each_evaluations_calls_were_is_told_where_none_was_made_before_and_after(run_dir, tmp_path):
+    found = Evaluated(name="after/lines", step=0, metrics={"tool/edit_lines": 0.25, "tool/grep": 0.75, "calls_mean": 4})
+    events_path(tmp_path).write_text(json.dumps(to_record(found)) + "\n")
+    assert re.search(r"^Calls\nafter/lines +edit_lines 25%, grep 75%$", show(tmp_path), re.MULTILINE)
+    assert "\nCalls\n" not in show(run_dir), "it has them in what the policy does differently"
 
 
 def test_a_trace_is_shown_by_its_id(run_dir):

@@ -163,5 +163,6 @@ def means(results: Sequence[EpisodeResult]) -> dict[str, float]:
         "truncated_share": truncated / max(1, len(results)),
         "no_call_share": stops["no_call"] / max(1, len(results)),
         "bad_call_share": sum(result.stats.get("bad_calls", 0.0) for result in results) / calls,
+        "refused_share": sum(result.stats.get("refused_calls", 0.0) for result in results) / calls,
         **{name: sum(result.stats.get(name, 0.0) for result in results) / calls for name in sorted(tools)},
     }

@@ -125,6 +125,7 @@ def result_of(trace: Trace, ref: TraceRef | None = None) -> EpisodeResult:
         "turns": float(len(trace.turns)),
         "calls": float(len(calls)),
         "bad_calls": float(sum(call.problem is not None for call in calls)),
+        "refused_calls": float(sum(result.problem == "tool" for result in trace.results())),
         "repaired_calls": float(sum(bool(call.repair) for call in calls)),
         "tokens": float(trace.sampled_tokens()),
         "context_tokens": float(max((len(branch) for branch in trace.branches), default=0)),

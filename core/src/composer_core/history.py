@@ -230,7 +230,7 @@ History.KINDS = frozenset(_HANDLERS)
 
 BEHAVIOR = (
     "solve_rate", "best_of_8", "turns_mean", "calls_mean", "tokens_mean", "parallel_width", "truncated_share",
-    "no_call_share", "bad_call_share",
+    "no_call_share", "bad_call_share", "refused_share",
 )  # fmt: skip
 """Metrics of an evaluation that say how a policy acts; shares of tools follow them."""
 

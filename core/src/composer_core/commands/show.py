@@ -36,6 +36,7 @@ EVALUATED = {
     "best_of_8": "best of 8",
     "turns_mean": "turns",
     "calls_mean": "calls",
+    "tokens_mean": "tokens",
     "episodes": "episodes",
     "voids": "void",
 }
@@ -82,7 +83,7 @@ def _show_run(run_dir: Path, everything: bool) -> str:
     case, rows = changed(history.latest())
     parts: list[RenderableType] = [_head(run_dir, history, summary)]
     parts += [_evaluations(history)] if history.evaluations else []
-    parts += [_changed(case, rows)] if rows else []
+    parts += [_changed(case, rows)] if rows else [_tools(history)] if history.evaluations else []
     parts += [_stages(history)] if history.stages else []
     parts += [_curves(stage, everything) for stage in history.stages.values() if stage.metrics]
     parts += [_outcomes(history)] if history.episodes else []
@@ -150,8 +151,7 @@ def _stages(history: History) -> Table:
     rows = []
     for stage in history.stages.values():
         done = f"{max(stage.metrics, default=0)}{f'/{stage.steps}' if stage.steps else ''}"
-        over = history.status != "running"
-        state = "ended" if stage.ended else history.status if over else "running"
+        state = "ended" if stage.ended else history.status
         rows.append((stage.name, stage.kind, state, done, clock(stage.spent_s)))
     return _table("Stages", ("stage", "kind", "state", "steps", "time"), rows, left=3)
 
@@ -170,11 +170,23 @@ def _curves(stage: StageLog, everything: bool) -> Table:
 
 
 def _evaluations(history: History) -> Table:
-    rows = [
-        (entry.name, str(entry.step), *(_number(entry.metrics.get(column)) for column in EVALUATED))
+    return _table(
+        "Evaluations",
+        ("name", "step", *EVALUATED.values()),
+        (
+            (entry.name, str(entry.step), *(_number(entry.metrics.get(column)) for column in EVALUATED))
+            for entry in history.latest()
+        ),
+    )
+
+
+def _tools(history: History) -> Table:
+    """What each evaluation's calls were, where none was made before and after (`_changed` has them then)."""
+    told = {
+        entry.name: [f"{name[5:]} {share:.0%}" for name, share in sorted(entry.metrics.items()) if name[:5] == "tool/"]
         for entry in history.latest()
-    ]
-    return _table("Evaluations", ("name", "step", *EVALUATED.values()), rows)
+    }
+    return _pairs("Calls", ((name, ", ".join(tools)) for name, tools in told.items()))
 
 
 def _outcomes(history: History) -> Table:
@@ -201,8 +213,12 @@ def _counted(value: Any) -> str:
 
 
 def _faults(history: History) -> Table:
-    rows = [(where, plugin, error, str(n)) for (where, plugin, error), n in history.faults.most_common(12)]
-    return _table("Faults", ("where", "plugin", "error", "times"), rows, left=3)
+    return _table(
+        "Faults",
+        ("where", "plugin", "error", "times"),
+        ((*key, str(times)) for key, times in history.faults.most_common(12)),
+        left=3,
+    )
 
 
 def _pairs(title: str, pairs: Iterable[tuple[str, str]]) -> Table:

@@ -17,6 +17,7 @@ from composer_plugin_drills.catalog import body
 from composer_plugin_drills.config import DemonstratorConfig, DrillsConfig, GuesserConfig
 from composer_plugin_drills.demonstrator import STUB, Demonstrator
 from composer_plugin_drills.drills import Drill, drills
+from composer_plugin_drills.edits import FORMATS
 from composer_plugin_drills.guesser import Guesser
 from composer_plugin_drills.prompts import names_file
 from composer_plugin_drills.script import edit
@@ -74,6 +75,31 @@ def test_it_reads_edits_checks_and_finishes() -> None:
         assert dict(calls[len(looks)][1]) == {"path": drill.path}
         assert calls[-2][1] == {"command": COMMAND}
         assert repaired(drill, calls) == drill.function.text
+
+
+@pytest.mark.parametrize("edits", list(FORMATS))
+def test_every_drill_is_repaired_in_every_format_by_the_tools_own_rules(edits: str) -> None:
+    """What each tool makes of its call is written down here once more; the tools themselves run in the run below."""
+    for drill in EVERY[::20]:
+        sampler = demonstrator(wrong_share=0.0, check_first_share=0.0, edits=edits)
+        calls = dict(play(sampler, drill))
+        assert {edits} == set(calls) & set(FORMATS)
+        assert applied(edits, drill.buggy, calls[edits]) == drill.function.text
+
+
+def applied(edits: str, text: str, arguments: dict[str, Any]) -> str:
+    """A file after an edit."""
+    if edits == "edit_file":
+        return text.replace(arguments["old"], arguments["new"])
+    if edits == "edit_lines":
+        lines = text.split("\n")
+        lines[arguments["first"] - 1 : arguments["last"]] = arguments["text"].split("\n")
+        return "\n".join(lines)
+    begin, _, hunk, *rows, end = arguments["patch"].split("\n")
+    assert (begin, hunk, end) == ("*** Begin Patch", "@@", "*** End Patch")
+    old, new = ("".join(f"{row[1:]}\n" for row in rows if row[0] == mark) for mark in "-+")
+    assert text.count(old) == 1
+    return text.replace(old, new)
 
 
 def test_its_usual_repair_of_a_habit_is_a_stub_and_it_finishes_anyway() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from composer_core import RunView, ToolError
+from composer_plugin_code.config import ReadConfig
 from composer_plugin_code.patches import parsed, patched
 from composer_plugin_code.plugin import composer_check
 
@@ -156,3 +157,11 @@ def test_a_search_of_the_web_is_refused_where_something_is_trained():
 def test_a_promised_tool_that_is_called_says_so(bench: Any):
     for name in ("semantic_search", "web_search"):
         assert "no plugin" in bench.refusal(name, query="x")
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_edits_by_line_numbers_need_numbers_to_be_shown(numbers: bool):
+    tools = (("code/read_file", ReadConfig(line_numbers=numbers)), ("code/edit_lines", None))
+    config: Any = SimpleNamespace(stages=())
+    found = [problem.message for problem in composer_check(RunView(config, {"tools": tools}, {"tools": ()}))]
+    assert found == ([] if numbers else ["code/edit_lines edits by line numbers, which the model is not shown"])

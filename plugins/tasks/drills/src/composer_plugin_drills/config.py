@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from attrs import field, frozen
-from attrs.validators import and_, ge, le
+from attrs.validators import and_, ge, in_, le
+
+EDITS = ("edit_file", "edit_lines", "apply_patch")
+"""Tools that the demonstrator can edit with."""
 
 
 def _share(default: float) -> float:
@@ -36,6 +39,8 @@ class DemonstratorConfig:
     """Share of attempts, in [0, 1], that repair a bug of such an operator so."""
     check_first_share: float = _share(0.1)
     """Share of attempts, in [0, 1], that run the tests before reading a file the request has named."""
+    edits: str = field(default="edit_file", validator=in_(EDITS))
+    """The tool that it edits with; formats are compared by demonstrations that differ in this alone."""
     recap: str = ""
     """Words, in no task, by which a context asks for a summary: it then tells what it has done and does next, and goes
     on from what its window says. "" for contexts that never ask."""

@@ -17,11 +17,11 @@ from composer_core.protocols import BuildContext, Renderer
 from composer_core.types import GenerateRequest, ParsedTurn
 from composer_plugin_drills.catalog import body
 from composer_plugin_drills.config import DemonstratorConfig
-from composer_plugin_drills.drills import Drill
+from composer_plugin_drills.edits import FORMATS
 from composer_plugin_drills.operators import OPERATORS
 from composer_plugin_drills.prompts import names_file
 from composer_plugin_drills.recap import done_in, told
-from composer_plugin_drills.script import ScriptedSampler, check, finish, read, turn
+from composer_plugin_drills.script import ScriptedSampler, check, finish, read
 
 STUB = "pass"
 """What its wrong repair leaves of a function's body."""
@@ -42,14 +42,15 @@ class Demonstrator(ScriptedSampler):
                     fix=did_you_mean(name, OPERATORS),
                 )
 
-    def script(self, drill: Drill, request: GenerateRequest) -> list[ParsedTurn]:
+    def script(self, request: GenerateRequest) -> list[ParsedTurn]:
+        drill = self.drills.drill(request.task_id)
         key = key_of("demonstrator", request.noise, drill.id)
         named = names_file(drill, self.drills.config.vague_share)
         looks = [] if named and uniform(key, 0) >= self.config.check_first_share else [check()]
         old = body(drill.buggy)
         wrong = drill.operator in self.config.wrong_habits and uniform(key, 1) < self.config.wrong_share
         new = STUB if wrong else body(drill.function.text)
-        rewrite = turn("edit_file", path=drill.path, old=old, new=new)
+        rewrite = FORMATS[self.config.edits](drill.path, drill.buggy, old, new)
         return [*looks, read(drill.path), rewrite, check(), finish()]
 
     def due(self, script: Sequence[ParsedTurn], ids: Sequence[int], position: int) -> Sequence[int]:

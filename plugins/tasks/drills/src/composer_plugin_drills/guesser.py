@@ -46,7 +46,8 @@ class Guesser(ScriptedSampler):
             self._guesses[drill.id] = likeliest(drill, self._odds)
         return self._guesses[drill.id]
 
-    def script(self, drill: Drill, request: GenerateRequest) -> list[ParsedTurn]:
+    def script(self, request: GenerateRequest) -> list[ParsedTurn]:
+        drill = self.drills.drill(request.task_id)
         guess = self.guess(drill)
         if guess is None:
             return [read(drill.path), finish()]

@@ -33,6 +33,12 @@ def composer_check(run: RunView) -> Iterable[Problem]:
             for module in config.modules:
                 if module not in known:
                     yield Problem("tasks.modules", f"no module {module!r}", did_you_mean(module, known))
+    tools = {id.partition("/")[2] for id, _ in run.settings.get("tools", ())}
+    for name, component in getattr(run.config, "samplers", {}).items():
+        edits = component.settings.get("edits", DemonstratorConfig().edits)
+        if component.use == "drills/demonstrator" and edits not in tools:
+            message = f"the run has no tool {edits!r}, with which drills/demonstrator edits"
+            yield Problem(f"samplers.{name}.edits", message, "add it to tools.use, or choose another format here")
 
 
 @hookimpl

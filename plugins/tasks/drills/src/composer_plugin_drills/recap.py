@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from composer_core.types import ParsedTurn
+from composer_plugin_drills.config import EDITS
 
 
 def told(script: Sequence[ParsedTurn], done: int) -> str:
@@ -32,7 +33,7 @@ def done_in(script: Sequence[ParsedTurn], rendered: Sequence[list[int]], ids: Se
 def _summed_up(script: Sequence[ParsedTurn], window: str) -> int:
     """Turns that the window's summary names, but for a look at what is edited next; 0 without a summary."""
     done = next((count for count in range(len(script)) if told(script, count) in window), 0)
-    return done - 1 if done and script[done].calls[0].name == "edit_file" else done
+    return done - 1 if done and script[done].calls[0].name in EDITS else done
 
 
 def _behind(part: Sequence[int], ids: Sequence[int], start: int) -> int:

@@ -22,12 +22,11 @@ from composer_core.types import (
     ParsedTurn,
     WeightsRef,
 )
-from composer_plugin_drills.drills import Drill
 from composer_plugin_drills.tasks import DrillSet
 from composer_plugin_drills.workspace import COMMAND
 
 
-def turn(name: str, **arguments: str) -> ParsedTurn:
+def turn(name: str, **arguments: str | int) -> ParsedTurn:
     """A turn of one call and no words."""
     return ParsedTurn(text="", calls=(Call(id="0", name=name, arguments=arguments),))
 
@@ -68,8 +67,8 @@ class ScriptedSampler(ABC):
         self._tokens = 0
 
     @abstractmethod
-    def script(self, drill: Drill, request: GenerateRequest) -> list[ParsedTurn]:
-        """The turns of one attempt, in order."""
+    def script(self, request: GenerateRequest) -> list[ParsedTurn]:
+        """The turns of the attempt that asks, in order."""
 
     async def prepare(self) -> None:
         """Awaited before every script: what it needs and takes long belongs here, off the event loop."""
@@ -95,8 +94,7 @@ class ScriptedSampler(ABC):
 
     async def generate(self, ids: Sequence[int], settings: GenerateSettings, request: GenerateRequest) -> Completion:
         await self.prepare()
-        script = self.script(self.drills.drill(request.task_id), request)
-        return self._complete(self.due(script, ids, request.position), settings)
+        return self._complete(self.due(self.script(request), ids, request.position), settings)
 
     def due(self, script: Sequence[ParsedTurn], ids: Sequence[int], position: int) -> Sequence[int]:
         """What is to be said next, where `position` tokens of the script were sampled."""

@@ -41,3 +41,7 @@ def composer_tools() -> Iterable[ToolSpec]:
 @hookimpl
 def composer_check(run: RunView) -> Iterable[Problem]:
     yield from promised.problems(run)
+    tools = dict(run.settings.get("tools", ()))
+    if "code/edit_lines" in tools and "code/read_file" in tools and not tools["code/read_file"].line_numbers:
+        where = 'tools.settings."code/read_file".line_numbers'
+        yield Problem(where, "code/edit_lines edits by line numbers, which the model is not shown", "set it to true")
