@@ -76,7 +76,7 @@ def _of_traces(traces: Iterable[Trace]) -> dict[str, Flow]:
 
 def _shipped(run: Path, versions: Collection[int]) -> Iterator[int]:
     """Bytes of what went through the store, whole or as differences; older versions are gone from it."""
-    for path in Path(_config(run)["executor"].get("weights_store") or run / "none").glob("*.json"):
+    for path in (run / (_config(run)["executor"].get("weights_store") or "none")).glob("*.json"):
         if int(path.stem) in versions:
             yield json.loads(path.read_text(encoding="utf-8"))["size_bytes"]
 

@@ -38,7 +38,7 @@ class Sender:
         self.store = ""
         """What replicas are told of the store."""
         if config.weights_store:
-            store = WeightStore(config.weights_store)
+            store = WeightStore(located(config.weights_store, run_dir))
             self.store = store.url
             self._publisher = WeightPublisher(
                 store,
@@ -104,6 +104,12 @@ class Taker:
     def close(self) -> None:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def located(store: str, run_dir: Path) -> str:
+    """The store of a run: a path that is not whole is one below the run folder, wherever the run was started from."""
+    path = Path(store).expanduser()
+    return store if "://" in store or path.is_absolute() else str(run_dir / path)
 
 
 def _folder(run_dir: Path, place: str) -> Path:

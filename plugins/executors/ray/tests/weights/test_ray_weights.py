@@ -15,6 +15,8 @@ from shipping import DRAWS, WORDS, Model, Place, noise, runs, write
 
 from composer_core.errors import ConfigError, StoreError
 from composer_core.types import WeightsRef
+from composer_plugin_ray.config import RayConfig
+from composer_plugin_ray.shipping import Sender, located
 from composer_plugin_ray.weights.chain import Chain
 from composer_plugin_ray.weights.codec import decode, encode
 from composer_plugin_ray.weights.delta import FORMAT, apply_deltas, write_delta
@@ -335,3 +337,27 @@ async def test_who_gives_up_leaves_nothing_half_done(place: Place, monkeypatch: 
     ref = await place.publish()
     assert ref.base == 0
     await place.arrives(place.receiver("sampler"), ref)
+
+
+@pytest.mark.parametrize(
+    ("store", "found"),
+    [
+        ("shipped", "/runs/one/shipped"),
+        ("../weights", "/runs/one/../weights"),
+        ("/shared/weights", "/shared/weights"),
+        ("s3://bucket/run", "s3://bucket/run"),
+        ("~/weights", "~/weights"),
+    ],
+)
+def test_a_store_that_is_named_without_its_place_lies_below_the_run_folder(store: str, found: str):
+    assert located(store, Path("/runs/one")) == found
+
+
+def test_a_run_finds_its_store_wherever_it_is_resumed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = tmp_path / "run"
+    stores = []
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        stores.append(Sender(RayConfig(weights_store="shipped"), run).store)
+    assert stores == [f"file://{run}/shipped"] * 2
