@@ -21,8 +21,9 @@ class RayConfig:
     trainer_ranks: int = field(default=1, validator=gt(0))
     """Processes that train together."""
     weights_store: str = ""
-    """Folder of any fsspec file system (/shared/weights, s3://bucket/run; "shipped" is one below the run folder) by which
-    weights are shipped, mostly as differences to the version before; "" lets replicas read them from the run folder."""
+    """Folder of any fsspec file system (/shared/weights, s3://bucket/run; "shipped" is one below the run folder) by
+    which weights are shipped, mostly as differences to the version before; "" lets replicas read them from the run
+    folder."""
     weights_full_every: int = field(default=25, validator=gt(0))
     """With a store, versions from one that is shipped whole to the next."""
     environments: bool = False
