@@ -13,10 +13,11 @@ from composer_plugin_behavior.reading import Seen, changed, executed
 def evidence(group: Sequence[Trace]) -> list[Score]:
     """-(files changed without evidence) / (files changed); 0 where none was changed.
 
-    A file has evidence if, before the turn that first writes it, it was read, or its path stood in the result or the
-    arguments of a call that changed nothing (a search, a listing, a command). Files that the episode creates need none.
-    Results of the same turn come too late: the call was written before they were there. A file of the patch that no
-    tool wrote was changed by a command, nobody knows which, and has evidence if it was met at all.
+    A file has evidence if, before the turn that first writes it, it was read, or its path stood in the task's prompt
+    or in the result or the arguments of a call that changed nothing (a search, a listing, a command). Files that the
+    episode creates need none. Results of the same turn come too late: the call was written before they were there. A
+    file of the patch that no tool wrote was changed by a command, nobody knows which, and has evidence if it was met at
+    all.
 
     Source: ours. That Composer came to read more and to edit less without grounds by itself was told at Ray Summit 2025
     (Sasha Rush).
