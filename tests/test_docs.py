@@ -7,6 +7,7 @@ core, made by `tools/docs.py`.
 """
 
 import ast
+import functools
 import inspect
 import json
 import os
@@ -124,8 +125,21 @@ def test_a_page_runs_from_top_to_bottom(page, folder, shell):
         assert author_lines(dist) <= BUDGETS[kind], "what the page shows keeps the budget it names"
 
 
+@pytest.fixture(scope="module")
+def help_of(composer_run):
+    """What a command prints for `--help`; without words, the program."""
+
+    @functools.cache
+    def told(*words: str) -> str:
+        process = composer_run(*words, "--help", COLUMNS="80")
+        assert process.returncode == 0, process.stderr
+        return process.stdout
+
+    return told
+
+
 @pytest.mark.parametrize("page", [README, *PAGES])
-def test_every_command_shown_exists_with_its_options(page, composer_run):
+def test_every_command_shown_exists_with_its_options(page, help_of):
     for block in blocks_of(page):
         for line in block.code.replace("\\\n", " ").splitlines() if block.language == "sh" else ():
             words = shlex.split(line, comments=True)
@@ -133,7 +147,7 @@ def test_every_command_shown_exists_with_its_options(page, composer_run):
                 assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
             if words[:1] == ["composer-run"] and block.reason:
                 at = next(place for place, word in enumerate(words) if word in {*COMMANDS, *OFFERED})
-                known = composer_run(words[at], "--help").stdout + composer_run("--help").stdout
+                known = help_of(words[at]) + help_of()
                 assert not [word for word in words if word.startswith("-") and word not in known], line
 
 
@@ -180,12 +194,10 @@ def test_a_default_that_is_made_of_other_settings_is_said_to_be():
     assert [default_of(field) for field in attrs.fields(Square)] == ["`2`", "made of other settings"]
 
 
-def test_the_help_of_every_command_is_what_it_prints(composer_run):
+def test_the_help_of_every_command_is_what_it_prints(help_of):
     page = text_of("cli.md")
     for words in ([], *([name] for name in (*COMMANDS, *OFFERED))):
-        process = composer_run(*words, "--help", COLUMNS="80")
-        assert process.returncode == 0
-        assert process.stdout.strip() in page, words
+        assert help_of(*words).strip() in page, words
 
 
 @pytest.mark.parametrize("kind", SPECS)
