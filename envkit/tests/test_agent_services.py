@@ -149,6 +149,18 @@ def test_a_command_that_nobody_waits_for_any_more_ends_its_shell_and_who_comes_n
     assert (header["restarted"], data) == (True, b"\n") and dropped not in agent.answers
 
 
+def test_what_is_disowned_goes_on_and_answers_nobody_and_a_shell_it_ends_is_told_of(agent):
+    agent.said("eval", "kept=3")
+    first, second = agent.ask("sleep", "0.2"), agent.ask("eval", "kept=4")
+    agent.sessions.disown()
+    header, data = agent.said("eval", "echo $kept")
+    assert (header["restarted"], data) == (False, b"4\n") and not {first, second} & set(agent.answers)
+    agent.ask("eval", "kill -9 $$")
+    agent.sessions.disown()
+    header, data = agent.said("eval", "echo $kept")
+    assert (header["restarted"], data) == (True, b"\n"), "which nobody was told before"
+
+
 def test_sessions_and_their_commands_are_bounded(agent):
     for number in range(sessions.MOST):
         agent.said("true", name=f"s{number}")

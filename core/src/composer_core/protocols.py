@@ -362,7 +362,11 @@ class FullSnapshots(Protocol):
     """Optional, of a SandboxBackend: captures memory and processes too."""
 
     async def full_snapshot(self) -> SnapshotRef:
-        """Capture files, memory and processes; `create` starts from the capture."""
+        """Capture files, memory and processes; `create` starts from the capture, also when this sandbox is gone.
+
+        Commands go on in what is created, each with the time that it had left; nobody is told how they end. Shells of
+        sessions keep their names. Forks of what is created, and its own network, begin as always: with none of it.
+        """
         ...
 
 
@@ -371,7 +375,7 @@ class Sessions(Protocol):
     """Optional, of a SandboxBackend: named shells that keep folder, variables, functions and jobs between commands.
 
     A shell lives until it ends itself, a command of it is late, or the sandbox is destroyed. Forks, and what is created
-    from a snapshot, have none of their parent's.
+    from a snapshot of files, have none of their parent's.
     """
 
     async def session_exec(self, name: str, request: ExecRequest) -> ExecResult:

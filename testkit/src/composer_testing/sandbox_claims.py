@@ -128,6 +128,9 @@ async def restored(provider: SandboxProvider, ref: SnapshotRef) -> SandboxBacken
 
 async def full_snapshots(sandbox: Sandbox, provider: SandboxProvider) -> None:
     await sandbox.full_snapshot()
+    shells = "sandbox.sessions" in await provider.probe()
+    if shells:
+        await sandbox.session_exec("shell", ["cd", "pkg"])
     script = "sleep 2; echo on > late"
     running = asyncio.ensure_future(sandbox.exec(["sh", "-c", f"setsid sh -c '{script}' & {script}"], timeout_s=30))
     await asyncio.sleep(0.5)
@@ -140,6 +143,9 @@ async def full_snapshots(sandbox: Sandbox, provider: SandboxProvider) -> None:
         return "late" in [entry.name for entry in await backend.list("")]
 
     assert await until(went_on), "a process that ran when it was captured does not go on in what is created from that"
+    if shells:
+        kept = await Sandbox(backend, sandbox.plugin, TREE).session_exec("shell", ["cat", "b.txt"], timeout_s=20)
+        assert kept.stdout == b"two\n", f"a session that stood in pkg when it was captured prints {kept}"
 
 
 async def sessions(sandbox: Sandbox, provider: SandboxProvider) -> None:

@@ -32,6 +32,8 @@ TEXT_BYTES = 96 << 10
 """Of one command, quoted: what a socket takes at once of an agent that waits for nobody."""
 HEARD_BYTES = 4096
 NEVER_S = 1e9
+NOBODY = 0
+"""Number of requests whose answers nobody hears; hosts begin above."""
 END_S = 2.0
 Header = dict[str, Any]
 
@@ -140,11 +142,11 @@ class Shell:
 
     def ended(self, header: Header, data: bytes) -> None:
         """`header` is how the process ended, as a result, and `data` what it printed last."""
-        told = self.current is not None
-        if told:
+        told = self.current is not None and self.current["n"] != NOBODY and not self._given_up
+        if self.current is not None:
             self._answer(header, data, True)
         self._close()
-        self.sessions.gone(self, told and not self._given_up)
+        self.sessions.gone(self, told)
 
     def _close(self) -> None:
         for fd in (self.fd, self.theirs):
@@ -198,6 +200,13 @@ class Sessions:
             except (Refused, OSError) as error:
                 kind = error.kind if isinstance(error, Refused) else "backend"
                 self.reply(request["n"], {"error": kind, "message": str(error)}, b"")
+
+    def disown(self) -> None:
+        """Nobody waits for what was asked until now, and it goes on: its answers have the number NOBODY."""
+        for shell in self._shells.values():
+            for request in (shell.current, *shell.waiting):
+                if request is not None:
+                    request["n"] = NOBODY
 
     def close(self) -> None:
         """No shell is started any more; those that run are an agent's commands, for it to end."""

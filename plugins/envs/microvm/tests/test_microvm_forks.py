@@ -231,10 +231,28 @@ def test_a_pause_that_is_given_up_leaves_a_machine_that_goes_on() -> None:
     act(action)
 
 
+def test_a_fork_that_meets_a_pause_waits_for_its_end(monkeypatch) -> None:
+    async def action(sandbox, provider):
+        monkeypatch.setattr(machine, "HOLD_S", 0.3)
+        pausing = asyncio.ensure_future(sandbox.pause())
+        await asyncio.sleep(0)  # it has begun, and the machine still runs
+        forking = asyncio.ensure_future(sandbox.fork(1))
+        await pausing
+        await asyncio.sleep(1)
+        assert not forking.done()
+        monkeypatch.undo()
+        await sandbox.resume()
+        (child,) = await forking
+        assert isinstance(child, Created), child
+        assert await sandbox.read("a.txt", 10) == await child.backend.read("a.txt", 10) == b"one\n"
+
+    act(action)
+
+
 def test_a_destroyed_sandbox_is_no_source() -> None:
     async def action(sandbox, provider):
         await sandbox.destroy()
-        for call in (sandbox.fork(1), sandbox.snapshot()):
+        for call in (sandbox.fork(1), sandbox.snapshot(), sandbox.full_snapshot()):
             with pytest.raises(SandboxGone):
                 await call
 

@@ -65,7 +65,10 @@ class Machine:
         raise BackendError("a machine did not boot", found=await self.last_words())
 
     async def adopt(self, running: bool = False) -> None:
-        """Make a clone a machine of its own; raises BackendError unless the agent acknowledges just that."""
+        """Make a clone a machine of its own; raises BackendError unless the agent acknowledges just that.
+
+        What its parent ran ends, or goes on in it if it is `running`.
+        """
         generation = secrets.token_hex(16)
         fields: dict[str, Any] = {"generation": generation, "time_s": time.time(), "running": running}
         try:

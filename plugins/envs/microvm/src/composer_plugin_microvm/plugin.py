@@ -13,6 +13,7 @@ CAPABILITIES = frozenset(
         "sandbox.isolates",
         "sandbox.forks",
         "sandbox.snapshots.files",
+        "sandbox.snapshots.full",
         "sandbox.changes",
         "sandbox.sessions",
         "sandbox.pauses",

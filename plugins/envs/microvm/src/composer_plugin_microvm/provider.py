@@ -55,6 +55,8 @@ class MachineProvider:
         self.config = config
         self.driver = driver
         self._sources: dict[str, Capture] = {}
+        self._running: set[str] = set()
+        """Snapshots whose processes go on in what is created from them."""
         self._prepared: dict[str, asyncio.Task[None]] = {}
         self._bases: dict[int, asyncio.Task[Capture]] = {}
         self._live: dict[str, MachineSandbox] = {}
@@ -136,6 +138,7 @@ class MachineProvider:
 
     async def release(self, ref: SnapshotRef) -> None:
         capture = self._sources.pop(ref.id, None)
+        self._running.discard(ref.id)
         if capture is not None:
             freeing = asyncio.ensure_future(self._free(capture))
             self._freeing.add(freeing)
@@ -155,10 +158,10 @@ class MachineProvider:
         found = self._sources.get(source.id)
         if found is None:
             raise TemplateMissing(f"no template or snapshot {source.id!r} is known here")
-        return await self._children(found, n)
+        return await self._children(found, n, source.id in self._running)
 
-    async def _children(self, source: Capture, n: int) -> Children:
-        children = [asyncio.ensure_future(self._child(source)) for _ in range(n)]
+    async def _children(self, source: Capture, n: int, running: bool = False) -> Children:
+        children = [asyncio.ensure_future(self._child(source, running)) for _ in range(n)]
         self._making.update(children)
         for child in children:
             child.add_done_callback(self._making.discard)
@@ -170,12 +173,12 @@ class MachineProvider:
                     await made.backend.destroy()
             raise
 
-    async def _child(self, source: Capture) -> Created | Failed:
+    async def _child(self, source: Capture, running: bool) -> Created | Failed:
         if len(self._live) + self._begun >= self.config.machines:
             return Failed(f"{self.config.machines} machines live already (sandbox.machines)")
         self._begun += 1
         try:
-            machine = await self._start(source)
+            machine = await self._start(source, running)
         except (SandboxError, OSError) as error:
             return Failed(str(error))
         finally:
@@ -185,13 +188,13 @@ class MachineProvider:
         self._live[name] = sandbox
         return Created(sandbox)
 
-    async def _start(self, source: Capture) -> Machine:
+    async def _start(self, source: Capture, running: bool = False) -> Machine:
         """A clone that has acknowledged who it is."""
         async with self._starting:
             self._open()
             machine = await self.driver.clone(source)
             try:
-                await machine.adopt()
+                await machine.adopt(running)
                 self._open()
             except BaseException:
                 await machine.close()
@@ -199,15 +202,17 @@ class MachineProvider:
             return machine
 
     async def fork(self, sandbox: MachineSandbox, n: int) -> Children:
-        capture = await sandbox.machine.capture()
+        capture = await sandbox.capture()
         try:
             return await self._children(capture, n)
         finally:
             capture.close()
 
-    async def keep(self, sandbox: MachineSandbox) -> SnapshotRef:
+    async def keep(self, sandbox: MachineSandbox, running: bool) -> SnapshotRef:
         name = f"snapshot-{secrets.token_hex(8)}"
-        self._sources[name] = self._stored(await sandbox.machine.capture())
+        self._sources[name] = self._stored(await sandbox.capture())
+        if running:
+            self._running.add(name)
         return SnapshotRef(name)
 
     def forget(self, sandbox: MachineSandbox) -> None:

@@ -25,6 +25,7 @@ from composer_core.trees import Patch
 from composer_envkit import Network, Patience
 from composer_plugin_microvm.answers import NONSENSE, Entries, entries, patch, result
 from composer_plugin_microvm.channel import Broken, Reply
+from composer_plugin_microvm.drivers import Capture
 from composer_plugin_microvm.guest.wire import MAX_BODY
 from composer_plugin_microvm.machine import Machine
 
@@ -49,12 +50,12 @@ class Maker(Protocol):
     commands: asyncio.Semaphore
 
     async def fork(self, sandbox: MachineSandbox, n: int) -> Children: ...
-    async def keep(self, sandbox: MachineSandbox) -> SnapshotRef: ...
+    async def keep(self, sandbox: MachineSandbox, running: bool) -> SnapshotRef: ...
     def forget(self, sandbox: MachineSandbox) -> None: ...
 
 
 class MachineSandbox:
-    """A `SandboxBackend` with all optional methods but of memory and leases."""
+    """A `SandboxBackend` with all optional methods but of leases."""
 
     def __init__(self, name: str, machine: Machine, maker: Maker) -> None:
         self.id = name
@@ -194,15 +195,24 @@ class MachineSandbox:
     # --- captured, ended ------------------------------------------------------------------------------------------
 
     async def fork(self, n: int) -> Children:
-        await self._patience.going()
         try:
             return await self._captured(self._maker.fork(self, n))
         except Spoilt as error:
             return [Failed(error.message, retryable=False)] * n
 
     async def snapshot(self) -> SnapshotRef:
-        await self._patience.going()
-        return await self._captured(self._maker.keep(self))
+        return await self._captured(self._maker.keep(self, running=False))
+
+    async def full_snapshot(self) -> SnapshotRef:
+        return await self._captured(self._maker.keep(self, running=True))
+
+    async def capture(self) -> Capture:
+        """Its state at a moment in which it is not paused: a machine that stands still cannot fall silent."""
+        while True:
+            await self._patience.going()
+            async with self._pausing:
+                if not self._patience.paused:
+                    return await self.machine.capture()
 
     async def _captured(self, call: Coroutine[Any, Any, T]) -> T:
         """What came of stopping this machine, or the error that its end stands for."""

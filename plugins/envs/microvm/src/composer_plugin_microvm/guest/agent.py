@@ -21,7 +21,7 @@ from typing import Any
 
 from composer_envkit.agent import deadlines, files
 from composer_envkit.agent.relay import Relay
-from composer_envkit.agent.sessions import WORDS, Sessions, Shell
+from composer_envkit.agent.sessions import NOBODY, WORDS, Sessions, Shell
 from composer_envkit.agent.words import UNFIT, are_words, not_started
 from composer_plugin_microvm.guest import system, wire
 from composer_plugin_microvm.guest.commands import FLUSH_S, Command
@@ -156,22 +156,29 @@ class Agent:
         return {}, b""
 
     def do_adopt(self, header: dict[str, Any], body: bytes) -> Reply:
-        """A clone becomes itself; commands that its parent ran end, unless they belong to what was captured."""
+        """A clone becomes itself; what its parent ran ends, or goes on unheard where processes were captured too."""
         system.adopt(header["generation"], header["time_s"], body)
-        if not header["running"]:
-            self._leave_talk()
-            for command in list(self.commands.values()):
-                command.send = _silent
+        self._leave_network()
+        if header["running"]:
+            self.sessions.disown()
+        else:
+            self._leave_sessions()
+        for command in list(self.commands.values()):
+            command.send = _silent
+            if not header["running"]:
                 command.kill()
-            self.line.drop()
+        self.line.drop()
         self.line.silent = False
         return {"generation": header["generation"], "time_s": time.time()}, b""
 
-    def _leave_talk(self) -> None:
-        """Sessions and the way out are the parent's, and so is who is told of their end."""
+    def _leave_sessions(self) -> None:
+        """They are the parent's, and so is who is told of their end."""
         self.sessions.close()
         self.sessions.reply = lambda number, header, data: None
         self.sessions = self._new_sessions()
+
+    def _leave_network(self) -> None:
+        """What may be reached is decided for one machine, and its host carries the connections."""
         if self.relay is not None:
             self._unwatch(self.relay.fileno())
             self.relay.reply = lambda number, header, data: None
@@ -240,7 +247,8 @@ class Agent:
         return Sessions(self._shell, self._answer)
 
     def _answer(self, number: int, header: dict[str, Any], data: bytes) -> None:
-        self._send({"n": number, **header}, data)
+        if number != NOBODY:
+            self._send({"n": number, **header}, data)
 
     def _shell(self, shell: Shell, first: dict[str, Any]) -> Command:
         command = self._start({**first, "cwd": "", "output_bytes": 0}, list(WORDS), first["env"], shell.theirs)
