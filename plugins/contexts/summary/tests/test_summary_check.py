@@ -28,6 +28,11 @@ def test_the_parts_are_counted_at_their_largest():
     assert needs(evolve(CONFIG, think_tokens=7), LIMITS)["answer"] == 67
 
 
+def test_a_request_has_no_more_tokens_than_bytes_or_than_is_promised_of_its_characters():
+    assert needs(evolve(CONFIG, request="é" * 10, tokens_per_char=4), LIMITS)["request"] == 20 + 5
+    assert needs(evolve(CONFIG, request="é" * 10, tokens_per_char=0.25), LIMITS)["request"] == 3 + 5
+
+
 @pytest.mark.parametrize("output_chars", [1, 20, 39, 100])
 def test_no_result_is_longer_than_what_is_counted_for_it(output_chars):
     config = evolve(CONFIG, tokens_per_char=1, frame_tokens=0)

@@ -66,7 +66,8 @@ def needs(config: CompactionConfig, limits: Limits) -> Mapping[str, int]:
         "results": config.results * result_tokens(config, limits),
     }
     if isinstance(config, SummaryConfig):
-        parts |= {"request": len(config.asked.encode()) + config.frame_tokens, "answer": config.answer_tokens}
+        request = min(len(config.asked.encode()), math.ceil(len(config.asked) * config.tokens_per_char))
+        parts |= {"request": request + config.frame_tokens, "answer": config.answer_tokens}
     return parts
 
 

@@ -47,8 +47,8 @@ class CompactionConfig:
     """Results of full length (`limits.output_chars`) in one turn that `check` keeps room for. A turn with more of them
     can fill the window, which ends the episode (stop: context)."""
     tokens_per_char: float = field(default=4.0, validator=gt(0))
-    """Tokens that `check` counts for a character of a result. 4 holds for any text if the tokenizer gives at most a
-    token for each byte, 1 if results are ASCII."""
+    """Tokens that `check` counts for a character of a result or of the request. 4 holds for any text if the tokenizer
+    gives at most a token for each byte, 1 if results are ASCII."""
     frame_tokens: int = field(default=32, validator=ge(0))
     """Tokens that the renderer writes around one message or result, at most; 2 for hf/xml."""
     state: tuple[str, ...] = field(default=STATE, validator=deep_iterable(in_(STATE)))
