@@ -18,7 +18,7 @@ from attrs import frozen
 from composer_plugin_logbook.summaries import REQUEST
 
 HERE = Path(__file__).resolve().parent.parent
-BOOK_TOKENS = 1600
+BOOK_TOKENS = 1280
 """A window that a whole book fits into."""
 UNTRAINED = 'context.untrained_in=["rl"]'
 AFTER_ALONE = 'evaluations.main.when=["after"]'
@@ -43,13 +43,13 @@ RUNS: Mapping[str, Sequence[str]] = {
         AFTER_ALONE,
     ),
     "truncate": (
-        'context={use="summary/truncate",trigger_tokens=150,keep_turns=1,tokens_per_char=0.21,frame_tokens=2,state=[]}',
+        'context={use="summary/truncate",trigger_tokens=140,keep_turns=1,tokens_per_char=0.21,frame_tokens=2,state=[]}',
         AFTER_ALONE,
     ),
     "prompted": (
         "context.use=summary/prompted",
         f'context.request="{REQUEST}"',
-        "context.summary_tokens=84",
+        "context.summary_tokens=64",
         UNTRAINED,
         "samplers.reader.summary=sections",
     ),
@@ -75,8 +75,13 @@ def train(file: Path, folder: Path, settings: Sequence[str]) -> Path:
     return folder
 
 
+def base(seed: int, runs: Path) -> Path:
+    """What the arms of a seed begin with."""
+    return train(HERE / "base.toml", runs / f"base-{seed}", [f"seed={seed}"])
+
+
 def run(name: str, seed: int, runs: Path, extra: Sequence[str] = ()) -> Path:
-    """The finished run of an arm, made from the seed's own base."""
-    base = train(HERE / "base.toml", runs / f"base-{seed}", [f"seed={seed}"])
-    settings = [f"seed={seed}", f"model.path={json.dumps(str(base / 'model'))}", *RUNS[name], *extra]
+    """The finished run of an arm; its seed's base is finished already."""
+    model = json.dumps(str(runs / f"base-{seed}/model"))
+    settings = [f"seed={seed}", f"model.path={model}", *RUNS[name], *extra]
     return train(HERE / "run.toml", runs / f"{name}-{seed}", settings)

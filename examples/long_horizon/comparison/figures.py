@@ -1,4 +1,4 @@
-"""What is read out of finished runs, and the statistics of the comparison. No run is started here.
+"""What is read out of finished runs and kept of them, and the statistics of the comparison. No run is started here.
 
 Every arm is asked the same tasks as often, so a task's solve rate over seeds and attempts in one arm is paired with
 that in another. Intervals are 95 % bootstrap intervals that resample tasks.
@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from composer_core import statistics
 from composer_core.noise import bits, key_of
@@ -42,6 +42,10 @@ class Measured:
     """Compactions of an episode, on average."""
     kept: float
     """Share of the settings read so far that a summary holds word for word, on average; 1 without a summary."""
+    cut: float
+    """Share of summaries that met their limit before their end, on average."""
+    unfinished: float
+    """Share of episodes that a limit ended, and no answer."""
     wall_s: float
     """Of the whole run, stages and evaluations."""
 
@@ -57,14 +61,41 @@ def read(folder: Path, moment: str) -> Measured:
     }
     probes = [score for one in ended.values() for score in one["scores"] if score["reward"] == "summary/kept"]
     segments = [score["parts"]["segments"] for score in probes]
-    tokens = [score["parts"].get("summary_tokens", 0.0) * count for score, count in zip(probes, segments, strict=True)]
+
+    def of_one(part: str) -> float:
+        """Mean over summaries, of which an episode gives its mean and their count."""
+        of_all = [score["parts"].get(part, 0.0) * count for score, count in zip(probes, segments, strict=True)]
+        return sum(of_all) / max(1.0, sum(segments))
+
     return Measured(
         rows=evaluation["rows"],
-        summary_tokens=sum(tokens) / max(1.0, sum(segments)),
+        summary_tokens=of_one("summary_tokens"),
         summaries=statistics.mean(segments),
         kept=statistics.mean([score["value"] for score in probes]),
+        cut=of_one("cut_share"),
+        unfinished=statistics.mean([one["stop"] != "finished" for one in ended.values()]),
         wall_s=wall_s,
     )
+
+
+@frozen
+class Results:
+    """All that the page is made of."""
+
+    found: Mapping[str, Sequence[Measured]]
+    """Key of ARMS -> what each seed found, in one order of seeds."""
+    command: str
+    where: str
+    """Date, processor, Python."""
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), separators=(",", ":")) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        text = json.loads(path.read_text(encoding="utf-8"))
+        found = {name: [Measured(**one) for one in seeds] for name, seeds in text["found"].items()}
+        return cls(found, text["command"], text["where"])
 
 
 def pooled(seeds: Sequence[Measured]) -> dict[str, list[int]]:

@@ -7,24 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from comparison.arms import ARMS
-from comparison.figures import AIM_ERROR, AIM_TOKENS, LOST, SOLVED, Measured, Rows, errors, pooled, ratio
+from comparison.arms import ARMS, HERE
+from comparison.figures import (
+    AIM_ERROR,
+    AIM_TOKENS,
+    LOST,
+    SOLVED,
+    Measured,
+    Results,
+    Rows,
+    errors,
+    pooled,
+    ratio,
+)
 from comparison.plot import Bar
 from composer_core import statistics
 
-HEAD = """# Episodes that outlive their window
+HEAD = """# Does trained memory lose less?
 
-An agent reads a logbook of twelve pages. Each of the first three names a setting of three made-up words, every page
-says with which word it is turned, the last one asks for one of the settings. A page is shown once, and nothing can be
-written down but the answer. A book takes about 1,500 tokens, the window has 384. To-dos and the history file are off.
+An agent reads a logbook of ten pages. Each of the first two names a setting of three made-up words, every page says
+with which word it is turned, the last one asks for one of the settings. A page is shown once, and nothing can be
+written down but the answer. A book takes about 1,140 tokens, the window has 284. To-dos and the history file are off.
 What the arms are, what is fair about them and what is not stands in the example's README
 (`examples/long_horizon/README.md`).
 
 ![Share of held-out books solved, by arm](long_horizon.svg)
 """
+SHORT = 0.01
+"""Share of summaries or episodes that were cut short, from which on it is said."""
 TITLE = "| arm | solved | error | tokens of a summary | summaries | settings kept by one | seconds a seed |"
+NOTES = HERE / "notes.md"
+"""What a person who has read the runs has to add."""
 Arms = Mapping[str, Sequence[Measured]]
-"""Key of ARMS -> what each seed found, in one order of seeds."""
 
 
 def bars(found: Arms) -> list[Bar]:
@@ -40,8 +54,9 @@ def bars(found: Arms) -> list[Bar]:
     return made
 
 
-def page(found: Arms, command: str, where: str) -> str:
+def page(results: Results, notes: str) -> str:
     """The whole page."""
+    found = results.found
     count = len(next(iter(found.values())))
     rows = pooled(found["unlimited"])
     attempts = len(next(iter(rows.values())))
@@ -64,7 +79,11 @@ def page(found: Arms, command: str, where: str) -> str:
             for name, seeds in found.items()
         ),
         "",
-        f"`{command}`, {where}.",
+        "## What did not come out as hoped",
+        notes.strip(),
+        "",
+        f"`{results.command}`, {results.where}. What was measured is kept in `examples/long_horizon/results.json`; "
+        "with `--page` the command makes this page of it and runs nothing.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -108,6 +127,10 @@ def verdict(found: Arms) -> Iterator[str]:
         yield f"Self's error is **{quoted.value:.2f}** ({interval}) of prompted's; aimed at {AIM_ERROR} or less: {met}."
     met = "met" if tokens <= AIM_TOKENS else "MISSED"
     yield f"Its summaries take **{tokens:.2f}** of prompted's tokens; aimed at {AIM_TOKENS} or less: {met}."
+    for name, seeds in found.items():
+        cut, unfinished = (statistics.mean([getattr(one, key) for one in seeds]) for key in ("cut", "unfinished"))
+        if max(cut, unfinished) > SHORT:
+            yield f"{ARMS[name].title}: {cut:.1%} of summaries met their limit, {unfinished:.1%} of episodes theirs."
     wide = [ARMS[name].title for name, seeds in found.items() if _half_width(seeds) > 0.05]
     if wide:
         yield f"Intervals wider than 0.05 to either side: {', '.join(wide)}."

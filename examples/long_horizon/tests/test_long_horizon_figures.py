@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 from comparison.arms import ARMS, HERE, RUNS
-from comparison.figures import Measured, errors, pooled, ratio, read
+from comparison.figures import Measured, Results, errors, pooled, ratio, read
 from comparison.page import bars, page
 from comparison.plot import svg
 
@@ -16,7 +16,7 @@ from composer_core.types import Limits
 from composer_plugin_hf.renderers.config import XML_TOKENS
 from composer_plugin_hf.tokenizer import train
 from composer_plugin_logbook.config import BooksConfig
-from composer_plugin_logbook.summaries import WAYS
+from composer_plugin_logbook.summaries import REQUEST, WAYS
 from composer_plugin_logbook.tasks import PROMPT, Books
 from composer_plugin_summary.check import needs, opens_with
 from composer_plugin_summary.config import PromptedConfig, SummaryConfig, TruncateConfig
@@ -41,8 +41,8 @@ def rows(solved):
     return made
 
 
-def measured(solved, tokens=0.0):
-    return Measured(rows(solved), tokens, 10.0 * bool(tokens), 0.9 if tokens else 1.0, 200.0)
+def measured(solved, tokens=0.0, short=0.0):
+    return Measured(rows(solved), tokens, 10.0 * bool(tokens), 0.9 if tokens else 1.0, 0.0, short, 200.0)
 
 
 def arms(ours=0.75, prompted=0.5, unlimited=1.0, tokens=15.0):
@@ -57,7 +57,11 @@ def arms(ours=0.75, prompted=0.5, unlimited=1.0, tokens=15.0):
 
 
 def told(**changed):
-    return page(arms(**changed), "command", "machine")
+    return paged(arms(**changed))
+
+
+def paged(found):
+    return page(Results(found, "command", "machine"), "a note\n")
 
 
 def test_errors_are_what_is_lost_against_the_unlimited_window():
@@ -102,9 +106,21 @@ def test_the_page_says_what_was_reached_and_what_was_missed():
 
 
 def test_intervals_that_are_too_wide_are_named():
-    found = {name: [Measured({"a": [1], "b": [0]}, 1.0, 1.0, 1.0, 1.0)] for name in ARMS}
-    assert "wider than 0.05" in page(found, "c", "w")
+    found = {name: [Measured({"a": [1], "b": [0]}, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0)] for name in ARMS}
+    assert "wider than 0.05" in paged(found)
     assert "wider than 0.05" not in told()
+
+
+def test_what_limits_cut_short_is_named():
+    found = {**arms(), "truncate": [measured(0.0, short=0.25)] * 3}
+    assert "truncation: 0.0% of summaries met their limit, 25.0% of episodes theirs" in paged(found)
+    assert "met their limit" not in told()
+
+
+def test_what_was_measured_is_kept_and_gives_the_same_page(tmp_path):
+    results = Results(arms(), "command", "machine")
+    results.write(tmp_path / "results.json")
+    assert page(Results.read(tmp_path / "results.json"), "a note") == page(results, "a note")
 
 
 def test_the_figure_is_well_formed_and_has_every_arm():
@@ -121,13 +137,13 @@ def test_figures_are_read_from_a_run_folder(tmp_path):
     events = [ended("after/main", 0, 3, 10.0), ended("after/main", 1, 1, 30.0), ended("rl", 0, 9, 99.0)]
     events.insert(0, ended("after/main", 0, 7, 70.0))  # made again after an interruption: the later one counts
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    assert read(tmp_path, "after") == Measured({"a": [1, 0]}, 15.0, 2.0, 0.5, 12.5)
+    assert read(tmp_path, "after") == Measured({"a": [1, 0]}, 15.0, 2.0, 0.5, 0.25, 0.5, 12.5)
 
 
 def ended(purpose, attempt, segments, tokens):
-    parts = {"segments": segments, "summary_tokens": tokens}
+    parts = {"segments": segments, "summary_tokens": tokens, "cut_share": float(segments == 1)}
     scores = [{"reward": "summary/kept", "value": 0.5, "parts": parts}, {"reward": "other", "value": 1.0, "parts": {}}]
-    result = {"key": {"task_id": "a", "attempt": attempt}, "scores": scores}
+    result = {"key": {"task_id": "a", "attempt": attempt}, "scores": scores, "stop": ["finished", "turns"][attempt]}
     return {"event": "EpisodeEnded", "purpose": purpose, "result": result}
 
 
@@ -154,7 +170,8 @@ def test_what_is_promised_of_tokens_holds_and_a_book_is_four_windows():
         assert whole == pytest.approx(4 * config.limits["context_tokens"], rel=0.03)
         told = [len(tokenizer.encode(way(book.facts, book.due[0]))) for way in WAYS.values()]
         assert told[0] < config.context.settings["summary_tokens"]
-        assert 5 * told[0] <= told[1] < 84
+        assert 5 * told[0] < told[1] < load(HERE / "run.toml", RUNS["prompted"]).context.settings["summary_tokens"]
+    assert len(tokenizer.encode(REQUEST)) <= len(REQUEST) * config.context.settings["tokens_per_char"]
 
 
 def test_arms_have_the_same_stages_tasks_and_window_and_the_demonstrator_forgets_alike():

@@ -11,7 +11,7 @@ from comparison.figures import read
 from composer_core.tracking import read_events
 
 SMALL = [
-    'model={use="hf/tiny-moe",vocab_size=832,width=32,expert_count=2,expert_width=32}',
+    'model={use="hf/tiny-moe",vocab_size=704,width=32,expert_count=2,expert_width=32}',
     "tasks.pages=5",
     "tasks.train=8",
     "samplers.reader.kept=1.0",

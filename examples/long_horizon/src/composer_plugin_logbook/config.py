@@ -19,11 +19,11 @@ def _below_pages(config: BooksConfig, attribute: Attribute[int], facts: int) -> 
 class BooksConfig:
     """Settings of the task set `logbook/books`: how long a book is, and what is to be remembered of it."""
 
-    pages: int = field(default=12, validator=gt(1))
+    pages: int = field(default=10, validator=gt(1))
     """Pages of a book; the last one asks."""
-    page_words: int = field(default=110, validator=ge(0))
+    page_words: int = field(default=99, validator=ge(0))
     """Words of a page that mean nothing: the work that fills a window."""
-    facts: int = field(default=3, validator=_below_pages)
+    facts: int = field(default=2, validator=_below_pages)
     """Settings that a book names, one on each of its first pages; its last page asks for one of them."""
     fact_words: int = field(default=3, validator=[gt(0), le(8)])
     """Words of a setting's value."""

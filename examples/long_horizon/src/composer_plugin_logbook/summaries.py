@@ -11,15 +11,15 @@ from collections.abc import Sequence
 SECTIONS = (
     ("task", "turn pages until one asks then answer"),
     ("goal", "an answer word by word"),
-    ("place", "a log whose pages turn one way"),
+    ("place", "pages that turn one way"),
     ("files", "none was changed"),
     ("found", "{facts}"),
-    ("chose", "to keep settings and leave all others"),
-    ("edits", "none were made so far"),
-    ("errors", "none were met so far"),
-    ("tests", "none can be run here"),
-    ("open", "nothing is left unclear so far"),
-    ("todo", "turn all pages that are left"),
+    ("chose", "to keep settings"),
+    ("edits", "none so far"),
+    ("errors", "none so far"),
+    ("tests", "none so far"),
+    ("open", "nothing is left"),
+    ("todo", "turn pages"),
     ("next", "{due}"),
 )
 REQUEST = " recap " + " ".join(name for name, _ in SECTIONS)

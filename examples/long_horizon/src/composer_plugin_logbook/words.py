@@ -12,7 +12,7 @@ from composer_core.noise import key_of, shuffled
 
 CONSONANTS = "bdfgklmnprstvz"
 VOWELS = "aeiou"
-SIZES = {"value": 96, "due": 48, "filler": 32}
+SIZES = {"value": 64, "due": 24, "filler": 16}
 
 
 def _words() -> dict[str, tuple[str, ...]]:
