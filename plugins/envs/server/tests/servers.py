@@ -18,7 +18,7 @@ from composer_plugin_server.config import RemoteConfig
 from composer_plugin_server.remote import RemoteProvider
 
 TOKEN = "a-token-that-only-tests-know"
-START_S = 30
+START_S = 120
 
 
 @define
