@@ -1,0 +1,63 @@
+"""The probe `chores/measures`: what an episode did, as a reward that weighs nothing.
+
+A reward because that is what sees a whole trace on the trusted side, in evaluations too, with the task's labels beside
+it. Its parts stand in every episode's result, so nobody has to open traces. Only what the policy was shown before a
+turn counts as seen in it: calls of one turn were all written before any of their results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from composer_core import Score, TaskView, Trace
+from composer_core.types import Call, ToolResult, Turn
+
+SEARCHES = ("grep", "glob", "list_dir")
+
+
+def measures(trace: Trace, task: TaskView) -> Score:
+    """Counts, all of whole episodes.
+
+    excess: calls beyond those of whoever wastes none (a read and an edit for each broken file, and the end).
+    looks: reads and searches before the first turn that writes; reads: files read, again ones included.
+    reading_turns, writing_turns: turns with a successful read, or write; with reads and writes their widths.
+    writes: successful ones; needless: those beyond the first of each broken file.
+    blind: first writes of files that were not read, and did not stand in a result or a call, in a turn before.
+    serial_tools_s: time of tools with each turn's parallel ones counted as the longest of them.
+    """
+    broken = set(task.labels["files"].split("\n"))
+    parts = dict.fromkeys(
+        ("looks", "reads", "reading_turns", "writes", "writing_turns", "needless", "blind", "serial_tools_s"), 0.0
+    )
+    seen, written = "", set[str]()
+    for turn in trace.turns:
+        done = [*_executed(turn)]
+        reads = [result for _, result in done if "read" in result.data]
+        paths = [str(result.data["written"]) for _, result in done if "written" in result.data]
+        parts["reads"] += len(reads)
+        parts["reading_turns"] += bool(reads)
+        parts["writes"] += len(paths)
+        parts["writing_turns"] += bool(paths)
+        if not written and not paths:
+            parts["looks"] += len(reads) + sum(call.name in SEARCHES for call, _ in done)
+        for path in paths:
+            parts["blind"] += path not in written and path not in seen
+            parts["needless"] += path in written or path not in broken
+            written.add(path)
+        parts["serial_tools_s"] += _serial_s(done)
+        seen += "".join(f"{call.arguments}\n{result.text}\n" for call, result in done if "written" not in result.data)
+    parts["bugs"] = float(len(broken))
+    parts["excess"] = len(trace.calls()) - float(task.labels["least_calls"])
+    return Score("chores/measures", "", 0.0, parts)
+
+
+def _executed(turn: Turn) -> Iterator[tuple[Call, ToolResult]]:
+    """The turn's calls that succeeded, each with its result."""
+    results = {result.call_id: result for result in turn.results if result.ok}
+    return ((call, results[call.id]) for call in turn.calls if call.problem is None and call.id in results)
+
+
+def _serial_s(done: list[tuple[Call, ToolResult]]) -> float:
+    """Reads of a turn run at once, all else one after the other."""
+    reads = [result.wall_s for _, result in done if "read" in result.data]
+    return max(reads, default=0.0) + sum(result.wall_s for _, result in done if "read" not in result.data)

@@ -1,0 +1,181 @@
+"""The seven findings as data: the claim as published, what is run for it, and what its effects are.
+
+An effect is a treated arm less an untreated one from the same checkpoint, paired by task. What is claimed of it is a
+direction, or a bound that it does not go below; `effects.py` says how it is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+BLOG = "https://cursor.com/blog"
+REPORT = "Composer 2 technical report, arXiv 2603.24477"
+NOT_WORSE = -0.05
+"""Least mean difference in solve rate that counts as non-inferior (docs/RL.md, section 8)."""
+
+
+@frozen
+class Effect:
+    """A difference between two arms, and what is claimed of it."""
+
+    title: str
+    column: str
+    """Of what `reading` keeps of a task, such as "solved"."""
+    treated: str
+    """Arm, or "arm:before" for the evaluation before reinforcement learning."""
+    untreated: str
+    sign: int | None
+    """1: claimed to be above 0, -1: below; 0: claimed to be no less than NOT_WORSE; None: told to compare with."""
+    bugs: int | None = None
+    """Only tasks with so many broken files."""
+    less_bugs: int | None = None
+    """Given, the effect is that at `bugs` less that at so many broken files."""
+
+
+@frozen
+class Finding:
+    """One of the seven."""
+
+    number: int
+    title: str
+    claim: str
+    """As published, in our words."""
+    source: str
+    ran: str
+    """What we ran, in a paragraph."""
+    arms: Mapping[str, tuple[str, ...]]
+    """Arm -> the runs that it is read from: the first one's evaluations and steps, the second one's times."""
+    effects: tuple[Effect, ...] = ()
+    plot: str = "effects"
+    """Which figure: effects, scaling or pretraining."""
+
+
+def _effort(arm: str) -> tuple[Effect, ...]:
+    excess = "superfluous calls of a solved task"
+    return (
+        Effect(f"{arm}: {excess}, one broken file", "excess", arm, "none", -1, 1),
+        Effect(f"{arm}: {excess}, two", "excess", arm, "none", -1, 2),
+        Effect(f"{arm}: the first less the second", "excess", arm, "none", -1 if arm == "concave" else None, 1, 2),
+        Effect(f"{arm}: solve rate", "solved", arm, "none", 0),
+    )
+
+
+FINDINGS: Mapping[str, Finding] = {
+    "scaling": Finding(
+        1,
+        "Reward and best of 16 rise with the logarithm of tokens",
+        "In reinforcement learning the mean reward and the best of 16 attempts both go on rising, about as the "
+        "logarithm of what is spent on it.",
+        f"{REPORT}, section 4; the curve is also in S. Rush's Ray Summit talk (2025).",
+        "Half of the tasks have two broken files, and imitation's usual repair is a stub, so those are solved in a few "
+        "attempts of a hundred at the start. 32 steps of 8 groups of 16; each group is a new task, so its mean and its "
+        "best of 16 are measured on what was not trained on. Slopes are fitted over groups, per doubling of the "
+        "tokens sampled so far. 32 held-out tasks x 16 attempts before and after are the check.",
+        {"trained": ("scaling",)},
+        (
+            Effect("held out: solve rate", "solved", "trained", "trained:before", 1),
+            Effect("held out: best of 16", "best", "trained", "trained:before", 1),
+        ),
+        "scaling",
+    ),
+    "effort": Finding(
+        2,
+        "A concave penalty on effort shortens easy tasks more than hard ones",
+        "A penalty on effort whose slope falls with what was spent already makes a model quick where a task is easy "
+        "and lets it work longer where it is hard, at no loss of correctness.",
+        f"{REPORT}, section 4.2; its constants are not published.",
+        "Imitation shows up to four superfluous calls, as many in easy tasks (one broken file) as in hard ones (two). "
+        "Then the same reinforcement learning without a penalty, with a linear one (q = 0) and with a concave one "
+        "(q = 2). Superfluous are calls beyond a read and an edit for each broken file and one to end.",
+        {name: (f"effort-{name}",) for name in ("none", "linear", "concave")},
+        (*_effort("concave"), *_effort("linear")),
+    ),
+    "parallel": Finding(
+        3,
+        "A price on turns brings calls in parallel, and shorter critical paths",
+        "Without being told to, the model learned to make more calls at once: the penalty on effort counts turns. "
+        "Critical path and time of a task fall.",
+        f"{REPORT}, section 4.2; more parallel calls over training: {BLOG}/composer (2025-10-29).",
+        "Tasks name three independent broken files; in a fifth of the demonstrations all are read in one turn and "
+        "edited in one. Then reinforcement learning with and without a penalty in which a turn is dear. The critical "
+        "path is the number of turns; times are of episodes that run alone.",
+        {name: (f"parallel-{name}", f"parallel-{name}-alone") for name in ("none", "effort")},
+        (
+            Effect("calls a turn", "calls_a_turn", "effort", "none", 1),
+            Effect("turns of a task", "turns", "effort", "none", -1),
+            Effect("seconds of a task, alone", "alone_s", "effort", "none", -1),
+            Effect("superfluous calls of a solved task", "excess", "effort", "none", -1),
+            Effect("solve rate", "solved", "effort", "none", 0),
+        ),
+    ),
+    "evidence": Finding(
+        4,
+        "Reads and searches before the first edit rise, and needless edits fall",
+        "In training the model came to search and read more before it edits, and to make fewer edits without grounds.",
+        f"S. Rush, Ray Summit 2025; {BLOG}/composer (2025-10-29). That a reward of its own was behind it is not said.",
+        "Requests name functions and no files. Half of the demonstrations write files whole from memory, and half of "
+        "these a spare one too; the others search, read and edit. Then reinforcement learning with `evidence` and with "
+        "the outcome alone: only what goes beyond the latter counts as the reward's doing.",
+        {"none": ("evidence-none",), "evidence": ("evidence-reward",)},
+        (
+            Effect("reads and searches before the first edit", "looks", "evidence", "none", 1),
+            Effect("needless edits", "needless", "evidence", "none", -1),
+            Effect("files edited blindly", "blind", "evidence", "none", -1),
+            Effect("solve rate", "solved", "evidence", "none", 0),
+        ),
+    ),
+    "pretraining": Finding(
+        5,
+        "More pre-training lowers the loss on agent traces and raises the reward",
+        "Of three amounts of continued pre-training, followed by the same imitation and reinforcement learning, the "
+        "loss after imitation foretells the reward.",
+        f"{REPORT}, section 3 (a proxy study on Qwen3-Coder-30B-A3B).",
+        "Pre-training on text at 0.25, 1 and 4 times its steps, then the same imitation and the same reinforcement "
+        "learning. Loss is the mean over the last fifth of imitation's steps, of traces seen for the first time; "
+        "reward is the solve rate on held-out tasks afterwards. Their rank correlation is over all runs.",
+        {name: (f"pretraining-{name}",) for name in ("quarter", "one", "four")},
+        (
+            Effect("solve rate, 4 against 0.25", "solved", "four", "quarter", 1),
+            Effect("solve rate, 1 against 0.25", "solved", "one", "quarter", 1),
+            Effect("solve rate, 4 against 1", "solved", "four", "one", 1),
+        ),
+        "pretraining",
+    ),
+    "summary": Finding(
+        6,
+        "Self-summaries lose less than prompted ones, in a fifth of the tokens",
+        "An agent that is trained to sum up its own work has half of the compaction error of one that is told how by a "
+        "long prompt, with a fifth of the tokens.",
+        f"{BLOG}/self-summarization (2026-03-17).",
+        "Read from the runs of `examples/long_horizon`, whose page (`long_horizon.md`) says what they are: a window of "
+        "384 tokens, books of about 1,500.",
+        {"unlimited": (), "prompted": (), "self": ()},
+        (
+            Effect("self against prompted: solve rate", "solved", "self", "prompted", 1),
+            Effect("self against prompted: tokens of a summary", "figure:summary_tokens", "self", "prompted", -1),
+            Effect("prompted against an unlimited window: solve rate", "solved", "prompted", "unlimited", -1),
+        ),
+    ),
+    "precision": Finding(
+        7,
+        "Training and sampling in one low precision leave nothing to correct",
+        "Trained and sampled in MXFP8 alike, a model needs no quantization afterwards and stays on-policy; trained in "
+        "bf16 and quantized where it is sampled, it does not.",
+        f"{BLOG}/composer (2025-10-29) and {BLOG}/kernels (2025-08).",
+        "The same reinforcement learning with experts in MXFP8 in trainer and sampler, and with a trainer in bf16 "
+        "whose sampler alone has its experts in MXFP8. Emulated on a CPU: the numbers are those of the format, not "
+        "the speed.",
+        {"both": ("precision-both",), "sampler": ("precision-sampler",)},
+        (
+            Effect("distance of log-probabilities, median", "figure:parity_median", "both", "sampler", -1),
+            Effect("distance of log-probabilities, 99.9 %", "figure:parity_p999", "both", "sampler", -1),
+            Effect(
+                "importance weights: share that is effective", "figure:weight_effective_share", "both", "sampler", 1
+            ),
+            Effect("solve rate", "solved", "both", "sampler", 0),
+        ),
+    ),
+}
+"""Key, as on the command line -> finding."""

@@ -1,0 +1,77 @@
+"""How every run is made: its file, the run whose model it goes on from, and what it sets beside its file.
+
+The runs of a seed are a tree. Its root, `base`, and the two imitations `habits` and `manners` are shared by findings,
+so a treated arm and its untreated one begin with the same checkpoint, and a finding costs its own arms alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import frozen
+
+HERE = Path(__file__).resolve().parent.parent
+PLAIN = 'rewards=[{use="hidden-tests/hidden-tests"},{use="chores/measures"}]'
+"""The outcome alone, and the probe that weighs nothing."""
+ALONE = (
+    "stages=[]",
+    'executor={use="core/inprocess",max_concurrent=1}',
+    "evaluations.main.tasks=16",
+    "evaluations.main.attempts=1",
+)
+"""One episode at a time, for times that depend on nothing beside it."""
+
+
+@frozen
+class Recipe:
+    """A kind of run."""
+
+    file: str
+    """Run file, in this example's folder."""
+    after: str | None = None
+    """The recipe whose model it begins with; None begins with random weights."""
+    settings: tuple[str, ...] = ()
+    """Set beside what the file holds."""
+
+
+def _amount(share: float) -> tuple[str, ...]:
+    """Pre-training on text, so many times as long; copying is the same."""
+    return f"stages.pretrain.steps={100 * share:.0f}", f"stages.restoring.steps={600 * share:.0f}"
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "base": Recipe("base.toml"),
+    "habits": Recipe("habits.toml", "base"),
+    "manners": Recipe("manners.toml", "base"),
+    "scaling": Recipe("scaling.toml", "habits"),
+    "effort-none": Recipe("effort.toml", "manners", (PLAIN,)),
+    "effort-linear": Recipe("effort.toml", "manners", ("rewards.effort.q=0.0",)),
+    "effort-concave": Recipe("effort.toml", "manners"),
+    "parallel-none": Recipe("parallel.toml", "manners", (PLAIN,)),
+    "parallel-effort": Recipe("parallel.toml", "manners"),
+    "parallel-none-alone": Recipe("parallel.toml", "parallel-none", (PLAIN, *ALONE)),
+    "parallel-effort-alone": Recipe("parallel.toml", "parallel-effort", ALONE),
+    "evidence-none": Recipe("evidence.toml", "manners", (PLAIN,)),
+    "evidence-reward": Recipe("evidence.toml", "manners"),
+    "base-quarter": Recipe("base.toml", None, _amount(0.25)),
+    "base-four": Recipe("base.toml", None, _amount(4)),
+    "habits-quarter": Recipe("habits.toml", "base-quarter"),
+    "habits-four": Recipe("habits.toml", "base-four"),
+    "pretraining-quarter": Recipe("pretraining.toml", "habits-quarter"),
+    "pretraining-one": Recipe("pretraining.toml", "habits"),
+    "pretraining-four": Recipe("pretraining.toml", "habits-four"),
+    "precision-both": Recipe("precision.toml", "habits"),
+    "precision-sampler": Recipe(
+        "precision.toml",
+        "habits",
+        ('model={use="hf/causal-lm"}', "sampler.use=chores/quantized", "trainer.precision=bf16"),
+    ),
+}
+"""Name of a run -> how it is made. `model.path` is set last, to what the run before has made of the same seed."""
+
+
+def chain(name: str) -> list[str]:
+    """The runs that a run needs, itself last."""
+    before = RECIPES[name].after
+    return [*(chain(before) if before else ()), name]

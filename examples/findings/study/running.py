@@ -1,0 +1,85 @@
+"""Makes what a result needs: the runs of its chain, each finished one read and each interrupted one resumed.
+
+A quick one makes every run in miniature, in a folder of its own. It shows that all of it works and measures nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import field, frozen
+
+from study.recipes import HERE, RECIPES, chain
+
+QUICK = (
+    "threads=1",
+    'trackers=["core/jsonl"]',
+    "tasks.restoring_variants=2",
+    "tasks.train=16",
+    "checkpoints.keep=1",
+)
+TINY_MODEL = "model={use='hf/tiny-moe',vocab_size=832,width=32,expert_count=2,expert_width=32}"
+TINY_STAGES = {
+    "copy": ("steps=1",),
+    "pretrain": ("steps=1",),
+    "restoring": ("steps=1",),
+    "sft": ("episodes=4", "steps=1", "batch_episodes=4"),
+    "rl": ("steps=1", "groups_per_step=1", "group_size=2"),
+}
+
+
+@frozen
+class Runs:
+    """Where runs lie, and what is set in each."""
+
+    folder: Path
+    quick: bool = False
+    settings: tuple[str, ...] = field(default=(), converter=tuple)
+    """For every run that ends a chain: to try something out. Runs that others share stay as they are."""
+
+    def folders(self, name: str, seed: int) -> list[Path]:
+        """The finished run folders of a run's chain, itself last.
+
+        Raises:
+            CalledProcessError: a run failed; it has said why.
+        """
+        names = chain(name)
+        found: list[Path] = []
+        for one in names:
+            extra = self.settings if one == names[-1] and RECIPES[one].after else ()
+            found.append(self._train(one, seed, found[-1] if found else None, extra))
+        return found
+
+    def _train(self, name: str, seed: int, before: Path | None, extra: Sequence[str]) -> Path:
+        folder = self.folder / f"{name}-{seed}"
+        if (folder / "summary.json").exists():
+            return folder
+        recipe = RECIPES[name]
+        sets = [f"seed={seed}", *recipe.settings]
+        sets += [f"model.path={json.dumps(str(before / 'model'))}"] if before else []
+        sets += [*extra, *(_tiny(recipe.file, recipe.settings, first=before is None) if self.quick else ())]
+        fresh = [
+            str(HERE / recipe.file),
+            "--run-dir",
+            str(folder),
+            *(word for text in sets for word in ("--set", text)),
+        ]
+        where = ["--resume", str(folder)] if (folder / "config.json").exists() else fresh
+        subprocess.run([sys.executable, "-m", "composer_core.cli", "train", *where], check=True)
+        return folder
+
+
+def _tiny(file: str, settings: Sequence[str], *, first: bool) -> list[str]:
+    """What makes a run one of seconds."""
+    text = (HERE / file).read_text(encoding="utf-8")
+    found = [*QUICK, *([TINY_MODEL] if first else [])]
+    if "stages=[]" not in settings:
+        for stage, values in TINY_STAGES.items():
+            found += [f"stages.{stage}.{value}" for value in values if f'name = "{stage}"' in text]
+    if "[[evaluations]]" in text:
+        found += ["evaluations.main.tasks=2", "evaluations.main.attempts=1"]
+    return found

@@ -1,0 +1,57 @@
+"""The sampler of finding 7: its experts compute in MXFP8 in every forward pass, though the run chose no kernel."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+
+from composer_core import BuildContext
+from composer_core.errors import ConfigError
+from composer_plugin_chores.quantized import build, in_mxfp8
+from composer_plugin_hf.config import TinyMoeConfig
+from composer_plugin_hf.policy import HFPolicy
+from composer_plugin_hf.presets import build_tiny_moe
+from composer_plugin_mxfp8.config import MXFP8Config
+from composer_plugin_mxfp8.factory import build as build_kernel
+from composer_plugin_torch_sampler.config import ContinuousConfig
+
+TINY = TinyMoeConfig(vocab_size=64, width=32, heads=1, kv_heads=1, expert_count=2, expert_width=32, init_std=0.5)
+PLAIN = BuildContext(Path(), seed=1)
+
+
+def context():
+    return BuildContext(Path(), seed=1, get=lambda kind: build_tiny_moe(TINY, PLAIN))
+
+
+def hidden(policy, cached):
+    """[1, 8, D] of eight ids, whole or through a cache as a sampler decodes."""
+    ids_BT, one_B = torch.arange(8)[None], torch.ones(1, dtype=torch.int64)
+    given = {"cache": policy.new_cache(1, 16), "slots_B": one_B * 0, "past_B": one_B * 0} if cached else {}
+    with torch.inference_mode():
+        return policy.trunk(ids_BT, one_B * 8, **given).hidden_BTD
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_its_policies_compute_what_a_run_with_the_kernel_computes(cached):
+    chosen = HFPolicy(build_tiny_moe(TINY, PLAIN).causal_lm, build_kernel(MXFP8Config(), PLAIN))
+    plain = build_tiny_moe(TINY, PLAIN)
+    ours = hidden(in_mxfp8(context()), cached)
+    assert torch.allclose(ours, hidden(chosen, cached), atol=1e-6)
+    assert (ours - hidden(plain, cached)).abs().max() > 1e-3
+
+
+def test_a_sampler_is_built_of_two():
+    async def body():
+        sampler = build(ContinuousConfig(context_tokens=32, slots=2), context())
+        try:
+            return dict(sampler.stats())
+        finally:
+            await sampler.close()
+
+    assert "tokens" in asyncio.run(body())
+
+
+def test_a_policy_without_experts_is_refused():
+    with pytest.raises(ConfigError, match="no experts"):
+        in_mxfp8(BuildContext(Path(), get=lambda kind: torch.nn.Linear(2, 2)))
