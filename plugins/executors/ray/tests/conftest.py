@@ -238,7 +238,9 @@ class Run:
         os.kill(pid, signal.SIGSTOP)
         stopped = time.time()
         place = next(process for process, id in self.processes().items() if id == pid)
-        self.until(lambda: (self.status() or {"time_s": 0})["time_s"] > stopped + 0.5)
+        self.until(
+            lambda: (self.status() or {"time_s": 0})["time_s"] > stopped + 1.0
+        )  # figures in it are up to a second older
         return self._episodes(place if under == name else under)
 
     def _episodes(self, process):
