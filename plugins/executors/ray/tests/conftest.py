@@ -211,10 +211,15 @@ class Run:
     def pid_of(self, name, step=2):
         """The id of a process of the run, by the beginning of its name, once the rl stage has made `step` steps.
 
-        The diary tells a step at once. The status tells it up to a second later, which is half of a run.
+        The status tells that up to a second later, in the middle of some step. The diary would tell it at the step's
+        end, when the next episodes have no sandboxes yet and lose nothing with a server of environments.
         """
-        self.until(lambda: read(self.folder / "events.jsonl").count(b'{"event":"StepEnded"') >= step)
-        return self.until(lambda: [id for place, id in self.processes().items() if place.startswith(name)])[0]
+
+        def seen():
+            status = self.status()
+            return status and status["step"] >= step and [v for k, v in self.processes().items() if k.startswith(name)]
+
+        return self.until(seen)[0]
 
     def processes(self):
         """worker/worker-0.1 and so on -> process id."""
@@ -238,9 +243,7 @@ class Run:
         os.kill(pid, signal.SIGSTOP)
         stopped = time.time()
         place = next(process for process, id in self.processes().items() if id == pid)
-        self.until(
-            lambda: (self.status() or {"time_s": 0})["time_s"] > stopped + 1.0
-        )  # figures in it are up to a second older
+        self.until(lambda: (self.status() or {"time_s": 0})["time_s"] > stopped + 1.0)
         return self._episodes(place if under == name else under)
 
     def _episodes(self, process):
