@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,13 +25,9 @@ from composer_core.tracking import read_events
 ROOT = Path(__file__).resolve().parents[4]
 FAKES = ROOT / "examples/fakes/run.toml"
 LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
-PATIENCE_S = 600.0
-"""For whatever a test waits for, which takes seconds: only what hangs is given up, however busy the machine is."""
 INFO = "composer_plugin_mishaps-0.1.dist-info"
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-# A node whose raylet was killed is gone after five questions that nobody takes; one that is busy has 10 s for each.
-os.environ.setdefault("RAY_health_check_period_ms", "500")
 # As where a cluster is shared: who has an address alone is not let in.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -62,33 +59,14 @@ class Started:
     """`ray start ...` in a process of its own, which ends with this one; what it has started ends with it."""
 
     def __init__(self, site, *options):
-        self._site, self._options = site, options
-        self._start()
-
-    def _start(self):
         self._process = subprocess.Popen(
-            [Path(sys.executable).with_name("ray"), "start", "--num-cpus=64", "--block", *self._options],
-            env={**os.environ, "PYTHONPATH": self._site},
+            [Path(sys.executable).with_name("ray"), "start", "--num-cpus=64", "--block", *options],
+            env={**os.environ, "PYTHONPATH": site},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 - no thread takes part
         )
-
-    def until(self, seen):
-        """What `seen` finds. Ray gives up on its machine after 30 s, which a busy one may need: it is started again."""
-        end, again = time.monotonic() + PATIENCE_S, 4
-        while time.monotonic() < end:
-            if found := seen():
-                return found
-            if self._process.poll() is not None:
-                if not again:
-                    break
-                again -= 1
-                self._start()
-            time.sleep(0.1)
-        self.close()
-        raise AssertionError("the machine did not start")
 
     def close(self):
         """Safe twice."""
@@ -108,17 +86,25 @@ class Started:
 
 
 class Head(Started):
-    """A cluster's first machine; its address is HOST:PORT, as people write it."""
+    """A cluster's first machine, on loopback; its address is HOST:PORT, as people write it."""
 
     def __init__(self, site):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._address = f"127.0.0.1:{probe.getsockname()[1]}"
         self._folder = tempfile.mkdtemp(prefix="rt-", dir="/tmp")  # sockets lie below it: their paths must be short
-        options = ["--port=0", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
-        options += [f"--object-store-memory={150 << 20}", f"--temp-dir={self._folder}"]
+        options = [f"--port={self._address.rpartition(':')[2]}", "--node-ip-address=127.0.0.1"]
+        options += ["--include-dashboard=false", f"--object-store-memory={150 << 20}", f"--temp-dir={self._folder}"]
         super().__init__(site, "--head", *options)
 
     def __enter__(self):
-        """Ray takes a port that nobody has, and writes the address down when all of the machine is there."""
-        return self.until(lambda: read(f"{self._folder}/ray_current_cluster").decode())
+        host, port = self._address.split(":")
+        for _ in range(1800):
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+                return self._address
+            time.sleep(0.1)
+        self.close()
+        raise AssertionError("the cluster did not start")
 
     def __exit__(self, *error):
         self.close()
@@ -139,7 +125,12 @@ class Node(Started):
         import ray
 
         known = {node["NodeID"] for node in ray.nodes()}
-        return self.until(lambda: [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeID"] not in known])[0]
+        for _ in range(1800):
+            if new := [node["NodeID"] for node in ray.nodes() if node["NodeID"] not in known and node["Alive"]]:
+                return new[0]
+            time.sleep(0.1)
+        self.close()
+        raise AssertionError("the second node did not join")
 
     def holds(self, pid):
         return parent_of(pid) == self._raylet()
@@ -197,7 +188,7 @@ class Run:
     def resume(self):
         return self.start("train", "--resume", self.folder)
 
-    def until(self, seen, timeout_s=PATIENCE_S):
+    def until(self, seen, timeout_s=180.0):
         """What `seen` finds, asked every few milliseconds while the run goes on."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
@@ -209,11 +200,7 @@ class Run:
         raise AssertionError("what the test waits for never came")
 
     def pid_of(self, name, step=2):
-        """The id of a process of the run, by the beginning of its name, once the rl stage has made `step` steps.
-
-        The status tells that up to a second later, in the middle of some step. The diary would tell it at the step's
-        end, when the next episodes have no sandboxes yet and lose nothing with a server of environments.
-        """
+        """The id of a process of the run, by the beginning of its name, once the rl stage has made `step` steps."""
 
         def seen():
             status = self.status()
@@ -261,7 +248,7 @@ class Run:
         except (OSError, ValueError):
             return None
 
-    def end(self, timeout_s=PATIENCE_S):
+    def end(self, timeout_s=120):
         """Exit code and standard error."""
         try:
             _, said = self.process.communicate(timeout=timeout_s)
