@@ -61,6 +61,17 @@ def test_what_finds_no_worker_waits_for_the_next_one_in_order_and_no_worker_gets
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
+def test_what_ended_the_first_place_is_told_although_another_one_ends_after_it(tmp_path):
+    async def main():
+        made = executor(tmp_path)
+        for cause in ("the first", "the second"):
+            made.failed(WorkLost(cause))
+        with pytest.raises(WorkLost, match="the first"):
+            await made.submit(request_for(TASK, SlotKey("t", 0), 1, {}))
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
 def test_what_a_worker_tells_of_an_episode_that_was_given_up_comes_too_late(tmp_path):
     async def main():
         events = []

@@ -170,7 +170,7 @@ class RayExecutor:
             self._serves.pop(name, None)
 
     def failed(self, error: Exception) -> None:
-        self._broken = error
+        self._broken = self._broken or error  # the first says what began it
         self._turns.all()
 
     # --- episodes ---
