@@ -188,8 +188,13 @@ def test_the_run_file_and_the_arms_ask_for_summaries_by_the_demonstrators_word()
     assert ReaderConfig().request_word not in "".join(others)
 
 
-def test_a_document_ends_with_the_line_that_it_asks_for():
-    text = document(BOOK.pages, BOOK.facts, BOOK.answer, 1)
+def test_a_document_tells_after_each_page_what_was_told_so_far_then_what_is_asked_for():
+    first, *_ = (BOOK.facts[at] for at in BOOK.order)
+    name = first.split()[0]
+    text = document(BOOK)
+    assert text.startswith(
+        f"{BOOK.pages[0]} {first} answer {name} {first}{BOOK.pages[1]} {BOOK.facts[0]} {BOOK.facts[1]}"
+    )
     assert text.endswith(f"{BOOK.due[-1]} {BOOK.answer}")
 
 
