@@ -27,7 +27,7 @@ Act = Callable[[], Awaitable[list[float]]]
 Timed = Callable[..., Awaitable[list[float]]]
 TRUE = ExecRequest(("true",))
 SLOW = ("docker first", "docker fork", "docker run")
-"""Acts that start a container: a tenth of the repeats."""
+"""Acts that start a container: a third of the repeats, since two that take the same differ by 7 % in 20 of each."""
 
 
 @asynccontextmanager

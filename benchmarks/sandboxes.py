@@ -44,7 +44,7 @@ from composer_plugin_local.process import ProcessProvider
 
 Act = Callable[[], Awaitable[list[float]]]
 PEER = "swe-rex==1.4.0"
-RARE = {"rex create": 10, "rex true, 16": 10, **dict.fromkeys(SLOW, 10), "forks": 20, "idle": 100, "docker idle": 100}
+RARE = {"rex create": 10, "rex true, 16": 10, **dict.fromkeys(SLOW, 3), "forks": 20, "idle": 100, "docker idle": 100}
 """Acts that are repeated so many times less."""
 TREE = Tree.of({f"pkg/module_{index}.py": "x = 1\n" * 60 for index in range(12)})
 TRUE = ExecRequest(("true",))
