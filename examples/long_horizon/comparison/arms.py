@@ -2,7 +2,7 @@
 
 All arms of a seed begin with one checkpoint (base.toml) and have the same stages, steps, rewards and tasks. They differ
 in the window and in what happens when it is full. With summaries, each page is followed by one, however long it is:
-who writes more is not asked more often. "self, before RL" is an evaluation of the run of "self".
+who writes more is not asked more often. "..., before RL" is another evaluation of the same run.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ RUNS: Mapping[str, Sequence[str]] = {
 ARMS: Mapping[str, Arm] = {
     "unlimited": Arm("unlimited window", "unlimited"),
     "truncate": Arm("truncation", "truncate"),
+    "prompted-sft": Arm("prompted, before RL", "prompted", "before"),
     "prompted": Arm("prompted, a dozen sections", "prompted"),
     "self-sft": Arm("self, before RL", "self", "before"),
     "self": Arm("self", "self"),

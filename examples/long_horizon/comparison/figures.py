@@ -115,6 +115,9 @@ class Ratio:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
 
 def errors(unlimited: Rows, arm: Rows) -> dict[str, float]:
     """Task -> solve rate lost against the unlimited window."""

@@ -123,8 +123,9 @@ def verdict(found: Arms) -> Iterator[str]:
         )
     else:
         met = "met" if quoted.value <= AIM_ERROR else "MISSED"
-        interval = f"{quoted.low:.2f} to {quoted.high:.2f}"
-        yield f"Self's error is **{quoted.value:.2f}** ({interval}) of prompted's; aimed at {AIM_ERROR} or less: {met}."
+        yield f"Self's error is **{quoted}** of prompted's; aimed at {AIM_ERROR} or less: {met}."
+    if before := ratio(unlimited, pooled(found["prompted-sft"]), ours):
+        yield f"It is {before} of what prompted loses before RL."
     met = "met" if tokens <= AIM_TOKENS else "MISSED"
     yield f"Its summaries take **{tokens:.2f}** of prompted's tokens; aimed at {AIM_TOKENS} or less: {met}."
     for name, seeds in found.items():

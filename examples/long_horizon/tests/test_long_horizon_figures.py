@@ -49,6 +49,7 @@ def arms(ours=0.75, prompted=0.5, unlimited=1.0, tokens=15.0):
     found = {
         "unlimited": measured(unlimited),
         "truncate": measured(0.0),
+        "prompted-sft": measured(0.0, 82.0),
         "prompted": measured(prompted, 82.0),
         "self-sft": measured(0.5, 15.0),
         "self": measured(ours, tokens),
@@ -99,7 +100,8 @@ def test_the_page_says_what_was_reached_and_what_was_missed():
     assert told(ours=1.0).count(": met.") == 2
     missed = told(ours=0.5, tokens=40.0)
     assert missed.count("MISSED") == 2
-    assert "**1.00** (1.00 to 1.00)" in missed
+    assert "**1.00 (1.00 to 1.00)** of prompted's" in missed
+    assert "It is 0.50 (" in missed
     assert "**0.49** of prompted's tokens" in missed
     table = [line for line in told().splitlines() if line.startswith("| self |")]
     assert "| 0.748 (" in table[0] and "| 15.0 | 10.0 | 0.900 | 200 |" in table[0]
