@@ -45,6 +45,17 @@ def test_a_cluster_that_lets_nobody_in_is_a_mistake_of_the_run_file_and_tokens_a
     assert str(error) in told.value.fields["found"] and "RAY_AUTH_MODE=token" in told.value.fields["fix"]
 
 
+def test_a_cluster_of_our_own_that_ray_gives_up_is_a_mistake_with_its_reason(monkeypatch):
+    def init(**_options):
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(ConfigError, match="Ray does not start") as told:
+        asyncio.run(Cluster(RayConfig()).open())
+    assert "a cluster of our own: Exception: The current node timed out" in told.value.fields["found"]
+
+
 def test_check_says_what_environment_servers_need_and_what_the_processes_take():
     def told(*sets, plugins="ray"):
         words = [word for text in ("executor.use=ray/ray", *sets) for word in ("--set", text)]
