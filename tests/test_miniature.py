@@ -13,10 +13,10 @@ SMALL = [
     "stages.restoring.steps=1000",
     "stages.sft.episodes=1150",
     "stages.sft.steps=600",
-    "stages.rl.steps=16",
+    "stages.rl.steps=10",
     "stages.rl.evaluate_every=0",
-    'evaluations=[{name="main",split="new_bug",tasks=128,attempts=2},'
-    '{name="greedy",split="new_bug",tasks=128,attempts=1,temperature=0.0}]',
+    'evaluations=[{name="main",split="new_bug",tasks=128,attempts=1},'
+    '{name="greedy",split="new_bug",tasks=64,attempts=1,temperature=0.0}]',
     'samplers={demonstrator={use="drills/demonstrator"}}',
 ]
 

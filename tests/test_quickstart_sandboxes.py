@@ -4,6 +4,7 @@ So what a policy sees of a backend (words, exit codes, order of files) is the sa
 """
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -16,8 +17,11 @@ SHORT = [
     "threads=1",
     'tasks.modules=["numbers_"]',
     "stages.copy.steps=2",
+    "stages.copy.batch_windows=2",
     "stages.pretrain.steps=2",
+    "stages.pretrain.batch_windows=2",
     "stages.restoring.steps=2",
+    "stages.restoring.batch_windows=2",
     "stages.sft.episodes=4",
     "stages.sft.steps=2",
     "stages.sft.batch_episodes=2",
@@ -57,7 +61,7 @@ def learned(run):
 
 @pytest.mark.parametrize("plugin", BACKENDS)
 def test_it_learns_the_same_in_every_kind_of_sandbox(plugin, train, here):
-    with own_engine() as engine:
+    with own_engine() if plugin == "docker" else nullcontext("") as engine:
         sandbox = ("--set", f"sandbox={{use='{BACKENDS[plugin]}'}}")
         there = train(("--plugins", plugin), sandbox, DOCKER_HOST=engine)
     assert learned(there) == learned(here)
