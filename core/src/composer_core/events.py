@@ -132,6 +132,7 @@ class StepEnded(Event):
     step: int
     steps: int | None
     version: int
+    """Of the weights that it began from; in pretrain and sft, whose steps have no versions, of the last commit."""
     metrics: Mapping[str, float]
 
 

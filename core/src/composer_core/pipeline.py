@@ -139,7 +139,7 @@ class Pipeline:
 
     async def _supervised_step(self, index: int, stage: Stage, step: int, batch: TrainBatch) -> None:
         stats = await self._trainer.step(batch)
-        self._report_step(stage, step + 1, stats)
+        self._report_step(stage, step + 1, stats, self._commits.version)
         last = step + 1 == stage.steps
         if last or (step + 1) % self.config.checkpoints.supervised_every_steps == 0:
             await self._commits.commit(index, stage.name, step + 1, version=self._commits.version + 1, publish=last)
@@ -184,7 +184,7 @@ class Pipeline:
         parts = self._parts(stage, tasks)
 
         async def after_step(stats: StepStats) -> None:
-            self._report_step(stage, ledger.step, stats)
+            self._report_step(stage, ledger.step, stats, ledger.version - 1)
             last, look = ledger.step == stage.steps, _looks(stage, ledger.step)
             if last or look or ledger.step % self.config.checkpoints.every_steps == 0:  # `best` names a checkpoint
                 state = await asyncio.to_thread(ledger.to_json)  # it rests until the version is out
@@ -245,9 +245,8 @@ class Pipeline:
         self.meter.see(event)
         self.emit(event)
 
-    def _report_step(self, stage: Stage, step: int, stats: StepStats) -> None:
+    def _report_step(self, stage: Stage, step: int, stats: StepStats, version: int) -> None:
         metrics = self._rates(stats.metrics)
-        version = self._commits.version
         self._tell(StepEnded(stage=stage.name, step=step, steps=stage.steps, version=version, metrics=metrics))
 
     def _rates(self, metrics: Mapping[str, float]) -> dict[str, float]:
