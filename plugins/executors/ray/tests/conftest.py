@@ -25,7 +25,7 @@ from composer_core.tracking import read_events
 ROOT = Path(__file__).resolve().parents[4]
 FAKES = ROOT / "examples/fakes/run.toml"
 LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
-INFO = "composer_plugin_mishaps-0.1.dist-info"
+PLUGINS = ("mishaps", "chatty")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 # As where a cluster is shared: who has an address alone is not let in.
@@ -35,12 +35,14 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """A folder for PYTHONPATH in which the plugin `mishaps` is installed."""
+    """A folder for PYTHONPATH in which the plugins of this folder are installed."""
     folder = tmp_path_factory.mktemp("site")
-    (folder / "ray_mishaps.py").write_text(Path(__file__).with_name("mishaps.py").read_text())
-    (folder / INFO).mkdir()
-    (folder / INFO / "METADATA").write_text("Metadata-Version: 2.1\nName: composer-plugin-mishaps\nVersion: 0.1\n")
-    (folder / INFO / "entry_points.txt").write_text("[composer.plugins]\nmishaps = ray_mishaps\n")
+    for name in PLUGINS:
+        (folder / f"ray_{name}.py").write_text(Path(__file__).with_name(f"{name}.py").read_text())
+        info = folder / f"composer_plugin_{name}-0.1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: composer-plugin-{name}\nVersion: 0.1\n")
+        (info / "entry_points.txt").write_text(f"[composer.plugins]\n{name} = ray_{name}\n")
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
@@ -263,8 +265,8 @@ class Run:
         if self.process and not self.process.stderr.closed:
             self.process.communicate()
 
-    def finish(self):
-        code, said = self.end()
+    def finish(self, timeout_s=120):
+        code, said = self.end(timeout_s)
         assert code == 0, said
         return self
 
@@ -300,19 +302,32 @@ class Run:
         return decode((self.folder / "traces" / f"{episode}.trace").read_bytes()).sampled_tokens()
 
 
-@pytest.fixture
-def run(cluster, site, tmp_path):
+@contextlib.contextmanager
+def runs(cluster, site, folder):
     """Makes runs in the shared cluster, of one process of each sort; what still goes on is killed."""
     made = []
 
     def make(*sets, name="run", **more):
         placed = ("executor.use=ray/ray", f"executor.address={cluster}", "executor.workers=1")
-        made.append(Run(tmp_path / name, site, *placed, *sets, **more))
+        made.append(Run(folder / name, site, *placed, *sets, **more))
         return made[-1]
 
     yield make
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def run(cluster, site, tmp_path):
+    with runs(cluster, site, tmp_path) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shared_run(cluster, site, tmp_path_factory):
+    """Makes runs that several tests of a file look at."""
+    with runs(cluster, site, tmp_path_factory.mktemp("shared")) as make:
+        yield make
 
 
 @pytest.fixture
