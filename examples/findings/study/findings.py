@@ -149,8 +149,8 @@ FINDINGS: Mapping[str, Finding] = {
         "An agent that is trained to sum up its own work has half of the compaction error of one that is told how by a "
         "long prompt, with a fifth of the tokens.",
         f"{BLOG}/self-summarization (2026-03-17).",
-        "Read from the runs of `examples/long_horizon`, whose page (`long_horizon.md`) says what they are: books of four "
-        "times the window.",
+        "Read from the runs of `examples/long_horizon`, whose page (`long_horizon.md`) says what they are: books of "
+        "four times the window.",
         {"unlimited": (), "prompted": (), "self": ()},
         (
             Effect("self against prompted: solve rate", "solved", "self", "prompted", 1),

@@ -69,7 +69,7 @@ def page(results: Results, notes: str) -> str:
         f"{len(rows)} held-out books x {attempts} attempts over {count} seed{'s' * (count > 1)}, sampled at T = 1; "
         "95 % intervals resample books. Error is the solve rate lost against the unlimited window.",
         "",
-        *verdict(found),
+        *(f"- {said}" for said in verdict(found)),
         "",
         "## Each seed",
         "| arm | solved |",
