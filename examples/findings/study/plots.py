@@ -9,7 +9,7 @@ from attrs import frozen
 
 from study.effects import Found
 
-LEFT, WIDTH, RIGHT, ROW, TOP = 370, 260, 170, 30, 12
+LEFT, WIDTH, RIGHT, ROW, TOP = 370, 260, 210, 30, 12
 STYLE = """text{font:13px system-ui,sans-serif;fill:#222}.line{stroke:#222;fill:none}.grid{stroke:#8885;fill:none}
 .dot{fill:#fff;stroke:#222}.held{fill:#4c78a8}.not{fill:#e45756}.a{fill:#4c78a8;stroke:#4c78a8}
 .b{fill:#e45756;stroke:#e45756}.c{fill:#72b7b2;stroke:#72b7b2}.fit{fill:none;stroke-width:1.5}

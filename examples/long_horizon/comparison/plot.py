@@ -7,7 +7,7 @@ from html import escape
 
 from attrs import frozen
 
-LEFT, WIDTH, ROW, TOP = 190, 360, 34, 14
+LEFT, WIDTH, RIGHT, ROW, TOP = 195, 350, 170, 34, 14
 STYLE = """text{font:13px system-ui,sans-serif;fill:#222}.bar{fill:#4c78a8}.ours{fill:#e45756}.line{stroke:#222}
 .grid{stroke:#8885}.dot{fill:#fff;stroke:#222}
 @media(prefers-color-scheme:dark){text{fill:#ddd}.line,.dot{stroke:#ddd}.dot{fill:#222}}"""
@@ -30,7 +30,7 @@ class Bar:
 def svg(bars: Sequence[Bar]) -> str:
     """The whole figure; values lie in [0, 1]."""
     height = TOP + ROW * len(bars) + 26
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 150} {height}" role="img">']
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + RIGHT} {height}" role="img">']
     parts += ["<title>Share of held-out books solved, by arm</title>", f"<style>{STYLE}</style>"]
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
         parts.append(f'<path class="grid" d="M{_x(tick)} {TOP - 6}V{height - 24}"/>')
