@@ -43,6 +43,8 @@ KEPT = Path(__file__).resolve().parent.parent / "replayed"
 class ReplayContract(SandboxSuite):
     """Name your subclass `Test...`."""
 
+    longest_s = 300.0
+    """An emulated machine that shares its processor takes a minute for the whole episode."""
     commands: ClassVar[bool] = True
     """Whether commands are processes."""
 
