@@ -29,7 +29,7 @@ import pytest
 from composer_core import config, hookspecs, protocols
 from composer_core.cli import COMMANDS, OFFERED
 from composer_core.config import load
-from composer_core.plugins import Candidate, Plugins
+from composer_core.plugins import Candidate, Plugins, candidates, select
 from composer_core.records import SPECS
 from composer_core.tensors import kernels, policy
 from composer_core.types import Limits
@@ -310,6 +310,15 @@ def test_every_component_and_command_of_ours_is_in_the_directory(composer_run):
         for command in project.get("entry-points", {}).get("composer.commands", ()):
             assert f"| `composer-run {command}` | {project['name']} |" in page
     assert not [name for name in ours if f"| {name} |" not in page], "a distribution that brings nothing"
+
+
+@pytest.mark.parametrize("kind", ["tools", "renderers", "algorithms"])
+def test_every_component_of_these_kinds_has_a_section(kind):
+    dists = {tomllib.loads(path.read_text())["project"]["name"] for path in ROOT.glob("plugins/*/*/pyproject.toml")}
+    ours = [one.name for one in candidates().values() if one.dist in dists]
+    ids = {entry.id for entry in Plugins().load(select(ours)).registry if entry.spec.kind == kind}
+    sections = re.findall(r"^## `(\S+)`$", (DOCS / f"{kind}.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert ids and ids <= set(sections)
 
 
 def test_the_architectures_listed_are_those_that_can_be_driven():

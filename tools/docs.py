@@ -24,6 +24,7 @@ from typing import Any
 
 import attrs
 from click.testing import CliRunner
+from docs_components import sections
 from docs_contract import budget, budgets, capabilities, code, hook_examples, hooks, optional, reference, singular
 from docs_keys import keys_table
 from docs_settings import markdown_table, table_of
@@ -104,6 +105,11 @@ def rewards(plugin: str) -> str:
         for s in specs
     ]
     return markdown_table(("reward", "scope", "range", "weight", "what it looks at"), rows)
+
+
+def kind(name: str) -> str:
+    """A section for each component of a kind."""
+    return sections(name, components())
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
@@ -243,6 +249,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "settings": settings,
     "reward": reward,
     "rewards": rewards,
+    "kind": kind,
     "help": help_texts,
     "directory": directory,
     "capabilities": capabilities,

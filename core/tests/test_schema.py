@@ -48,7 +48,7 @@ async def everything(
 
     Args:
         text: what to do,
-            in words
+            first: in words
         whole: how often
 
     Returns:
@@ -77,7 +77,7 @@ def test_the_schema_is_made_of_signature_and_docstring():
     assert schema.parameters["required"] == ["text", "whole"]
     properties = schema.parameters["properties"]
     assert "context" not in properties
-    assert properties["text"] == {"type": "string", "description": "what to do, in words"}
+    assert properties["text"] == {"type": "string", "description": "what to do, first: in words"}
     assert properties["whole"] == {"type": "integer", "description": "how often"}
     assert properties["real"] == {"type": "number"}
     assert properties["flag"] == {"type": "boolean"}

@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 
 from comparison.arms import ARMS, HERE, RUNS, base, run
-from comparison.figures import Results, read
+from comparison.figures import Results, read, seconds
 from comparison.page import NOTES, bars, page
 from comparison.plot import svg
 
@@ -49,13 +49,14 @@ def measured(options: argparse.Namespace) -> Results:
     seeds = [1] if options.quick else options.seeds
     pairs = list(product(RUNS, seeds))
     with ThreadPoolExecutor(options.jobs) as pool:  # each run is a process of its own
-        list(pool.map(lambda seed: base(seed, options.runs), seeds))
+        begun = list(pool.map(lambda seed: base(seed, options.runs), seeds))
         folders = dict(zip(pairs, pool.map(lambda pair: run(*pair, options.runs, options.set), pairs), strict=True))
     found = {name: [read(folders[arm.run, seed], arm.moment) for seed in seeds] for name, arm in ARMS.items()}
     given = " ".join(["python", "examples/long_horizon/long_horizon.py", *sys.argv[1:]])
     cpu = json.loads((folders["self", seeds[0]] / "summary.json").read_text(encoding="utf-8"))["cpu"]
+    base_s = [seconds(folder) for folder in begun]
     return Results(
-        found, given, f"{time.strftime('%Y-%m-%d', time.gmtime())}, {cpu}, Python {platform.python_version()}"
+        found, base_s, given, f"{time.strftime('%Y-%m-%d', time.gmtime())}, {cpu}, Python {platform.python_version()}"
     )
 
 

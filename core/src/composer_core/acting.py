@@ -63,7 +63,7 @@ class RunningEpisode:
     """Number of the open branch."""
     turns_taken: int = 0
     """In all branches."""
-    closed: MutableMapping[int, Trace] = field(init=False)
+    closed: MutableMapping[int, Trace] = Factory(dict)
     lost: Trace | None = None
     """The open branch as an attempt had it that was lost, as long as it goes the same way."""
     faults: list[Fault] = Factory(list)
@@ -78,8 +78,6 @@ class RunningEpisode:
 
     def __attrs_post_init__(self) -> None:
         self.opening = (Message("user", self.request.task.prompt),)
-        keep: Any = getattr(self.parts.context, "segments", lambda episode_id: {})
-        self.closed = keep(self.request.key.episode_id)
 
     def session(self, branch: int) -> str:
         """Where the sampler keeps a branch: an attempt that is made again never meets what a lost one left there."""
@@ -90,6 +88,9 @@ class RunningEpisode:
     async def act(self, sandbox: Sandbox) -> Stop:
         """Turn after turn until a stop; leaves everything that happened in `rows` and `turns`."""
         parts, limits = self.parts, self.request.task.limits
+        keep: Any = getattr(parts.context, "segments", lambda episode_id: {})
+        with parts.blame("contexts"):
+            self.closed = keep(self.request.key.episode_id)
         with parts.blame("renderers"):
             self.rows.append(Row(array("i", parts.renderer.open(self.opening, parts.toolbox.schemas))))
         while True:

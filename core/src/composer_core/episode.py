@@ -30,21 +30,20 @@ async def run_episode(request: EpisodeRequest, parts: EpisodeParts) -> Trace:
     """Run, take the patch out, grade. Never raises for what happens inside the episode: that is the verdict."""
     episode = RunningEpisode(request, parts)
     parts.emit(EpisodeStarted(episode_id=request.key.episode_id, task_id=request.task.id, group=request.group))
-    started = time.perf_counter()
+    started, failure = time.perf_counter(), None
     try:
         await _attempt(episode)
     except ComposerError as error:
-        trace = _void(episode, error)
-        if not trace.verdict.lost:
-            episode.closed.clear()
-        return trace
+        failure = error
     finally:
         episode.stats["wall_s"] = time.perf_counter() - started
         await _release(episode)
-    trace = episode.trace()
-    trace = await grade(trace, request, parts) if request.graded else trace
-    episode.closed.clear()
-    return trace
+    trace = _void(episode, failure) if failure else _whole(episode)
+    if trace.verdict.lost:
+        return trace
+    if request.graded and trace.verdict.outcome is not Outcome.VOID:
+        trace = await grade(trace, request, parts)
+    return _forget(episode, trace)
 
 
 async def _release(episode: RunningEpisode) -> None:
@@ -75,10 +74,34 @@ async def _attempt(episode: RunningEpisode) -> None:
         episode.take_out(await sandbox.patch(), sandbox.pristine)
 
 
+def _whole(episode: RunningEpisode) -> Trace:
+    try:
+        with episode.parts.blame("contexts"):
+            return episode.trace()
+    except ComposerError as error:
+        return _void(episode, error)
+
+
 def _void(episode: RunningEpisode, error: ComposerError) -> Trace:
+    """With the open branch alone, if closed ones cannot be read."""
     cause = _cause(error)
+    verdict = Verdict(Outcome.VOID, cause)
     episode.faults.append(fault_of(cause, error))
-    return episode.trace(Verdict(Outcome.VOID, cause))
+    try:
+        with episode.parts.blame("contexts"):
+            return episode.trace(verdict)
+    except ComposerError:
+        return episode.segment(verdict)
+
+
+def _forget(episode: RunningEpisode, trace: Trace) -> Trace:
+    """Let go of closed branches, which are in the trace; what cannot be deleted costs no verdict and is a fault."""
+    try:
+        with episode.parts.blame("contexts"):
+            episode.closed.clear()
+    except ComposerError as error:
+        return evolve(trace, faults=(*trace.faults, fault_of("host", error)))
+    return trace
 
 
 def fault_of(where: str, error: ComposerError, plugin: str = "") -> Fault:

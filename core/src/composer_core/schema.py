@@ -186,12 +186,12 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
     """The text before its first section, and the entries of the `Args:` section."""
     head, _, rest = text.partition("\nArgs:\n")
     notes: dict[str, str] = {}
-    name = ""
+    name, deeper = "", rest[: len(rest) - len(rest.lstrip())] + " "
     for line in rest.splitlines():
         if line and not line.startswith(" "):
             break
         key, colon, note = line.strip().partition(":")
-        if colon and key.isidentifier():
+        if colon and key.isidentifier() and not line.startswith(deeper):
             name, notes[key] = key, note.strip()
         elif name and line.strip():
             notes[name] += " " + line.strip()

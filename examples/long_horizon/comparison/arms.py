@@ -43,7 +43,7 @@ RUNS: Mapping[str, Sequence[str]] = {
         AFTER_ALONE,
     ),
     "truncate": (
-        'context={use="summary/truncate",trigger_tokens=140,keep_turns=1,tokens_per_char=0.21,frame_tokens=2,state=[]}',
+        'context={use="summary/truncate",trigger_tokens=140,keep_turns=1,tokens_per_char=0.21,frame_tokens=3,state=[]}',
         AFTER_ALONE,
     ),
     "prompted": (

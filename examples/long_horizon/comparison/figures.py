@@ -1,7 +1,7 @@
 """What is read out of finished runs and kept of them, and the statistics of the comparison. No run is started here.
 
 Every arm is asked the same tasks as often, so a task's solve rate over seeds and attempts in one arm is paired with
-that in another. Intervals are 95 % bootstrap intervals that resample tasks.
+that in another. Intervals are 95 % bootstrap intervals that resample tasks; that of the ratio resamples seeds too.
 
     compaction error of an arm = solve rate with an unlimited window - solve rate of the arm
     ratio                      = error of self / error of prompted
@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 from attrs import asdict, frozen
@@ -41,11 +43,13 @@ class Measured:
     summaries: float
     """Compactions of an episode, on average."""
     kept: float
-    """Share of the settings read so far that a summary holds word for word, on average; 1 without a summary."""
+    """Share of all settings read so far that a summary still holds word for word, on average; 1 without a summary."""
     cut: float
     """Share of summaries that met their limit before their end, on average."""
-    unfinished: float
-    """Share of episodes that a limit ended, and no answer."""
+    limited: float
+    """Share of episodes that a limit ended."""
+    silent: float
+    """Share of episodes that a turn without a call ended."""
     wall_s: float
     """Of the whole run, stages and evaluations."""
 
@@ -53,7 +57,6 @@ class Measured:
 def read(folder: Path, moment: str) -> Measured:
     """The evaluation `main` of a finished run, with what the probe found in its episodes."""
     evaluation = json.loads((folder / f"evaluations/{moment}-main.json").read_text(encoding="utf-8"))
-    wall_s = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["wall_s"]
     ended = {
         event["result"]["key"]["task_id"] + str(event["result"]["key"]["attempt"]): event["result"]
         for event in read_events(folder)
@@ -73,9 +76,16 @@ def read(folder: Path, moment: str) -> Measured:
         summaries=statistics.mean(segments),
         kept=statistics.mean([score["value"] for score in probes]),
         cut=of_one("cut_share"),
-        unfinished=statistics.mean([one["stop"] != "finished" for one in ended.values()]),
-        wall_s=wall_s,
+        limited=statistics.mean([one["stop"] not in ("finished", "no_call") for one in ended.values()]),
+        silent=statistics.mean([one["stop"] == "no_call" for one in ended.values()]),
+        wall_s=seconds(folder),
     )
+
+
+def seconds(folder: Path) -> float:
+    """Of a whole finished run."""
+    found: float = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["wall_s"]
+    return found
 
 
 @frozen
@@ -84,6 +94,8 @@ class Results:
 
     found: Mapping[str, Sequence[Measured]]
     """Key of ARMS -> what each seed found, in one order of seeds."""
+    base_s: Sequence[float]
+    """Seconds of what a seed's arms begin with, in that order."""
     command: str
     where: str
     """Date, processor, Python."""
@@ -95,7 +107,7 @@ class Results:
     def read(cls, path: Path) -> Results:
         text = json.loads(path.read_text(encoding="utf-8"))
         found = {name: [Measured(**one) for one in seeds] for name, seeds in text["found"].items()}
-        return cls(found, text["command"], text["where"])
+        return cls(found, text["base_s"], text["command"], text["where"])
 
 
 def pooled(seeds: Sequence[Measured]) -> dict[str, list[int]]:
@@ -125,23 +137,32 @@ def errors(unlimited: Rows, arm: Rows) -> dict[str, float]:
     return {task: statistics.mean(unlimited[task]) - statistics.mean(arm[task]) for task in shared}
 
 
-def ratio(unlimited: Rows, prompted: Rows, ours: Rows, seed: int = 0) -> Ratio | None:
-    """Bootstrapped over tasks; None where it may not be quoted.
+Seeds = Sequence[Rows]
+"""Rows of each seed, in one order."""
+
+
+def ratio(unlimited: Seeds, prompted: Seeds, ours: Seeds, seed: int = 0) -> Ratio | None:
+    """Bootstrapped over seeds and, within each that is drawn, over tasks; None where it may not be quoted.
 
     A resample in which prompted loses nothing has no ratio and counts as infinite, so it can only widen the interval.
     """
-    theirs, own = errors(unlimited, prompted), errors(unlimited, ours)
-    pairs = [(theirs[task], own[task]) for task in sorted(theirs.keys() & own.keys())]
-    if statistics.solve_rate(unlimited) < SOLVED or statistics.mean([their for their, _ in pairs]) < LOST:
+    pairs = []
+    for whole, theirs, own in zip(unlimited, prompted, ours, strict=True):
+        lost, left = errors(whole, theirs), errors(whole, own)
+        pairs.append([(lost[task], left[task]) for task in sorted(lost.keys() & left.keys())])
+    solved = statistics.mean([statistics.solve_rate(rows) for rows in unlimited])
+    if solved < SOLVED or statistics.mean([their for each in pairs for their, _ in each]) < LOST:
         return None
-    key, size = key_of("long horizon", seed), len(pairs)
-    found = []
-    for resample in range(statistics.RESAMPLES):
-        drawn = [pairs[bits(key, resample * size + place) % size] for place in range(size)]
-        found.append(_share(drawn))
-    found.sort()
+    found = sorted(_share(_resampled(pairs, key_of("long horizon", seed, at))) for at in range(statistics.RESAMPLES))
     low, high = found[int(0.025 * len(found))], found[math.ceil(0.975 * len(found)) - 1]
-    return Ratio(_share(pairs), low, high)
+    return Ratio(_share([pair for each in pairs for pair in each]), low, high)
+
+
+def _resampled(pairs: Sequence[Sequence[tuple[float, float]]], key: int) -> list[tuple[float, float]]:
+    """As many seeds, and of each as many tasks, drawn with replacement."""
+    draws = map(partial(bits, key), count())
+    chosen = [pairs[next(draws) % len(pairs)] for _ in pairs]
+    return [each[next(draws) % len(each)] for each in chosen for _ in each]
 
 
 def _share(pairs: Sequence[tuple[float, float]]) -> float:

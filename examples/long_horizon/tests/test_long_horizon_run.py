@@ -8,6 +8,7 @@ import pytest
 from comparison.arms import HERE
 from comparison.figures import read
 
+from composer_core.config import load
 from composer_core.tracking import read_events
 
 SMALL = [
@@ -55,7 +56,7 @@ def test_demonstrations_outlive_their_window_and_are_solved(folder):
         probe = next(score for score in result["scores"] if score["reward"] == "summary/kept")
         assert result["verdict"]["outcome"] == "solved"
         assert (probe["value"], probe["parts"]["segments"]) == (1.0, 5.0)
-        assert probe["parts"]["tokens_before"] <= 384
+        assert probe["parts"]["tokens_before"] <= load(HERE / "run.toml").limits["context_tokens"]
 
 
 def test_its_evaluations_are_read_as_figures(folder):

@@ -83,6 +83,18 @@ def test_the_request_follows_the_whole_row_and_a_branch_begins_with_the_openings
     assert sessions[0] == sessions[1] != sessions[2] == sessions[3] != sessions[4]
 
 
+def test_every_branch_opens_with_the_schemas_of_the_tools(play, monkeypatch):
+    opened = []
+    plain = type(RENDERER).open
+    monkeypatch.setattr(
+        type(RENDERER),
+        "open",
+        lambda renderer, messages, tools: opened.append(tools) or plain(renderer, messages, tools),
+    )
+    play([LOOK, ONE, LOOK, TWO, DONE])
+    assert [[schema.name for schema in tools] for tools in opened] == [["read", "write", "done"]] * 3
+
+
 def test_what_is_carried_over_is_the_summary_without_its_thought(chain):
     trace, _ = chain
     for branch, words in ((1, "first"), (2, "second")):
@@ -159,6 +171,17 @@ def test_whatever_a_policy_says_it_fits_and_each_of_its_tokens_is_in_one_branch_
         assert set(flags[turn.start : turn.stop]) == {1}
     assert sum(map(sum, flat(trace, "sampled"))) == trace.sampled_tokens()
     assert [branch.parent for branch in trace.branches] == [None, *range(len(trace.branches) - 1)]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lengths=st.lists(st.integers(0, 200), max_size=12), trigger=st.integers(160, 250))
+def test_turns_that_are_told_again_fit_into_the_smallest_window_that_check_lets_pass(play, lengths, trigger):
+    config = TruncateConfig(trigger_tokens=trigger, keep_turns=1, tokens_per_char=1, frame_tokens=3, state=())
+    limits = evolve(LIMITS, turn_tokens=300, output_chars=50)
+    limits = evolve(limits, context_tokens=sum(needs(config, limits).values()))
+    says = [write("x" * min(length, trigger - 120)) if length else READ for length in lengths]
+    trace, _ = play([*says, DONE], config, limits=limits)
+    assert trace.stop is Stop.FINISHED
 
 
 # --- kept state -----------------------------------------------------------------------------------------------------

@@ -11,8 +11,19 @@ import pytest
 TOKENS, CALLS = (1_000_000, 500) if os.environ.get("COMPOSER_SOAK") else (200_000, 100)
 ACTING_BYTES = 6 << 20
 """Most that an episode may take while it acts, whatever its length: windows of 20,000 tokens, and the interpreter's."""
+GROWTH_BYTES = 1 << 20
+"""Most that an episode may take more while it acts than one of a quarter of its length; holding its branches takes 9
+bytes a token, and words and calls."""
 TRACE_BYTES_PER_TOKEN = 20
 """Most that reading the whole together takes at the end: 9 bytes a token, words and calls."""
+
+
+def measured(folder, tokens, calls):
+    """What the process of a whole episode says of itself."""
+    argv = [sys.executable, str(Path(__file__).with_name("long_episode.py")), str(folder), str(tokens), str(calls)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +34,7 @@ def told(tmp_path_factory):
     killed = subprocess.run([*argv, str(CALLS // 2)], capture_output=True, text=True, check=False)
     assert killed.returncode == 9, killed.stderr
     kept = len(list((folder / "segments").iterdir()))
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return {**json.loads(done.stdout), "kept": kept}
+    return {**measured(folder, TOKENS, CALLS), "kept": kept}
 
 
 def test_it_goes_to_its_end(told):
@@ -37,6 +46,14 @@ def test_it_goes_to_its_end(told):
 def test_memory_is_that_of_a_window_while_it_acts(told, record_property):
     record_property("acting_bytes", told["acting_bytes"])
     assert told["acting_bytes"] < ACTING_BYTES
+
+
+def test_a_longer_episode_takes_no_more_while_it_acts(tmp_path, record_property):
+    short = measured(tmp_path / "short", TOKENS // 4, CALLS // 4)
+    long = measured(tmp_path / "long", TOKENS, CALLS)
+    record_property("short_acting_bytes", short["acting_bytes"])
+    record_property("long_acting_bytes", long["acting_bytes"])
+    assert long["acting_bytes"] < short["acting_bytes"] + GROWTH_BYTES
 
 
 def test_the_trace_as_a_whole_takes_its_columns_and_words(told, record_property):

@@ -115,3 +115,36 @@ def test_segments_are_a_mapping_whose_keys_are_numbers_of_branches(tmp_path):
     assert 3 not in ours
     ours.clear()
     assert (list(ours), list(StoredSegments(store, tmp_path, "a-11"))) == ([], [0])
+
+
+class Broken(FolderStore):
+    """A store that fails at what it is told to."""
+
+    fails: str = ""
+
+    def _fail(self, what: str) -> None:
+        if self.fails == what:
+            raise OSError("the disk is gone")
+
+    def list(self, prefix: str = "") -> list[str]:
+        self._fail("list")
+        return super().list(prefix)
+
+    def get(self, uri: str) -> bytes:
+        self._fail("get")
+        return super().get(uri)
+
+    def delete(self, uri: str) -> None:
+        self._fail("delete")
+        super().delete(uri)
+
+
+@pytest.mark.parametrize(("fails", "cause", "branches"), [("list", "host", 0), ("get", "host", 1), ("delete", None, 3)])
+def test_a_store_that_fails_is_told_on_the_trace_and_never_raised(tmp_path, fails, cause, branches):
+    store = Broken(FolderConfig(), BuildContext(tmp_path))
+    store.fails = fails
+    plain = build_context(tmp_path)
+    build = evolve(plain, get=lambda kind: store if kind == "stores" else plain.get(kind))
+    trace = play(Script(WHOLE), Summarizing(CONFIG, build))
+    assert (trace.verdict.cause, len(trace.branches)) == (cause, branches)
+    assert any("the disk is gone" in fault.error for fault in trace.faults)

@@ -43,7 +43,7 @@ def test_no_result_is_longer_than_what_is_counted_for_it(output_chars):
 def test_a_truncated_branch_begins_with_the_turns_that_are_kept():
     config = TruncateConfig(trigger_tokens=500, tokens_per_char=1, frame_tokens=0, keep_turns=2)
     assert opens_with(config, LIMITS) == 2 * 150
-    assert "answer" not in needs(config, LIMITS)
+    assert dict(needs(config, LIMITS)) == {"trigger": 499, "turn": 100, "results": 50, "room for another token": 1}
 
 
 def told(config, stages=(), **limits):

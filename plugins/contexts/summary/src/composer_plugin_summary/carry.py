@@ -1,7 +1,7 @@
-"""From the answer to a request to the ids that a new branch begins with, and how the summary turned out.
+"""From the answer to a request to the ids that a new branch begins with.
 
-Ids are cut and never encoded: what is carried over is what was sampled, token by token. Every answer has an outcome,
-and none is asked for again: what the policy wrote is what it gets.
+Ids are cut and never encoded: what is carried over is what was sampled, token by token. No answer is asked for again:
+what the policy wrote is what it gets.
 """
 
 from __future__ import annotations
@@ -9,33 +9,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
-from attrs import frozen
-
 from composer_core.errors import PluginFault
 from composer_core.protocols import Tokenizer
 from composer_plugin_summary.config import SummaryConfig
 
 
-@frozen
-class Carried:
-    """What of an answer goes on."""
+def carried(
+    ids: Sequence[int], config: SummaryConfig, tokenizer: Tokenizer, stop_ids: Collection[int]
+) -> tuple[int, ...]:
+    """At most the first `summary_tokens` ids behind the thought; none of nothing but white space.
 
-    ids: tuple[int, ...]
-    outcome: str
-    """whole; empty: nothing but white space; long: only the first `summary_tokens` ids go on; cut: the answer met its
-    limit before its end."""
-
-
-def carried(ids: Sequence[int], config: SummaryConfig, tokenizer: Tokenizer, stop_ids: Collection[int]) -> Carried:
-    """`ids` are all that was sampled, thought and stop id included."""
+    `ids` are all that was sampled, thought and stop id included.
+    """
     ended = bool(ids) and ids[-1] in stop_ids
     words = list(ids[:-1] if ended else ids)
     summary = _behind(words, config.think_end, tokenizer) if config.think_tokens else words
-    if not tokenizer.decode(summary).strip():
-        return Carried((), "empty")
-    if len(summary) > config.summary_tokens:
-        return Carried(tuple(summary[: config.summary_tokens]), "long")
-    return Carried(tuple(summary), "whole" if ended else "cut")
+    return tuple(summary[: config.summary_tokens]) if tokenizer.decode(summary).strip() else ()
 
 
 def _behind(ids: list[int], mark: str, tokenizer: Tokenizer) -> list[int]:

@@ -2,6 +2,8 @@
 
 Between turns a branch has fewer tokens than the trigger, or the context acts. So the fullest a branch can get is the
 trigger, a turn, its results, the request and the answer; each is bounded by a setting, and their sum by the window.
+Only a branch that is at its trigger as it opens takes a turn all the same; what is carried over is held against that,
+prompt, tool schemas and open to-dos are not known here.
 """
 
 from __future__ import annotations
@@ -65,10 +67,10 @@ def needs(config: CompactionConfig, limits: Limits) -> Mapping[str, int]:
         "turn": limits.turn_tokens,
         "results": config.results * result_tokens(config, limits),
     }
-    if isinstance(config, SummaryConfig):
-        request = min(len(config.asked.encode()), math.ceil(len(config.asked) * config.tokens_per_char))
-        parts |= {"request": request + config.frame_tokens, "answer": config.answer_tokens}
-    return parts
+    if not isinstance(config, SummaryConfig):
+        return {**parts, "room for another token": 1}  # results that fill the window end the episode
+    request = min(len(config.asked.encode()), math.ceil(len(config.asked) * config.tokens_per_char))
+    return {**parts, "request": request + config.frame_tokens, "answer": config.answer_tokens}
 
 
 def result_tokens(config: CompactionConfig, limits: Limits) -> int:
@@ -77,7 +79,7 @@ def result_tokens(config: CompactionConfig, limits: Limits) -> int:
 
 
 def opens_with(config: CompactionConfig, limits: Limits) -> int:
-    """Most tokens of a new branch beside prompt and state."""
+    """Most tokens of a new branch beside prompt and state; of turns that are told again, as many as they had."""
     if isinstance(config, TruncateConfig):
         return config.keep_turns * (limits.turn_tokens + config.results * result_tokens(config, limits))
     return config.summary_tokens + config.frame_tokens if isinstance(config, SummaryConfig) else 0

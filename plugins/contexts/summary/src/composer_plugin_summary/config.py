@@ -50,7 +50,7 @@ class CompactionConfig:
     """Tokens that `check` counts for a character of a result or of the request. 4 holds for any text if the tokenizer
     gives at most a token for each byte, 1 if results are ASCII."""
     frame_tokens: int = field(default=32, validator=ge(0))
-    """Tokens that the renderer writes around one message or result, at most; 2 for hf/xml."""
+    """Tokens that the renderer writes around one message or result, at most; 3 for hf/xml."""
     state: tuple[str, ...] = field(default=STATE, validator=deep_iterable(in_(STATE)))
     """What a new branch is told beside the summary. count: how many branches were closed; todos: the open ones of
     code/todo_write; history: where closed branches can be searched."""
@@ -101,7 +101,7 @@ class TruncateConfig(CompactionConfig):
     """Settings of `summary/truncate`."""
 
     keep_turns: int = field(default=2, validator=ge(1))
-    """Latest turns whose words, calls and results are told again in the new branch."""
+    """Latest turns of the closed branch whose words, calls and results are told again in the new one."""
 
 
 @frozen

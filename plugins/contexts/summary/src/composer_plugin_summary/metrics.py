@@ -28,6 +28,11 @@ class Segment:
     read: str
     """The results of this branch."""
 
+    def summary(self, think_end: str) -> str:
+        """Its words behind the thought, if a thought was ended."""
+        thought, mark, summary = self.text.partition(think_end)
+        return summary if mark else thought
+
 
 def segments(trace: Trace) -> tuple[Segment, ...]:
     """In order; none for an episode that never left its first branch."""
@@ -57,7 +62,7 @@ def kept_shares(found: Sequence[Segment], facts: Sequence[str], think_end: str) 
     shares = []
     for segment in found:
         known |= {fact for fact in facts if fact in segment.read}
-        head, mark, tail = segment.text.partition(think_end)
         if known:
-            shares.append(sum(fact in (tail if mark else head) for fact in known) / len(known))
+            summary = segment.summary(think_end)
+            shares.append(sum(fact in summary for fact in known) / len(known))
     return shares

@@ -12,7 +12,10 @@ from composer_plugin_summary.metrics import kept_shares, segments
 
 
 def kept(trace: Trace, task: TaskView, config: ProbeConfig) -> Score:
-    """Mean share of the facts read so far that each summary holds; 1 where there was nothing to keep."""
+    """Mean share of the facts read so far that each summary holds; 1 where there was nothing to keep.
+
+    The note has the share of each summary, in order.
+    """
     facts = [line for line in task.labels.get(config.label, "").splitlines() if line]
     found = segments(trace)
     shares = kept_shares(found, facts, config.think_end)
@@ -23,8 +26,10 @@ def kept(trace: Trace, task: TaskView, config: ProbeConfig) -> Score:
             "tokens_after": _mean([one.tokens_after for one in found]),
             "summary_tokens": _mean([one.summary_tokens for one in found]),
             "cut_share": _mean([one.cut for one in found]),
+            "empty_share": _mean([not one.summary(config.think_end).strip() for one in found]),
         }
-    return Score("summary/kept", "", _mean(shares) if shares else 1.0, parts)
+    note = " ".join(f"{share:.2f}" for share in shares)
+    return Score("summary/kept", "", _mean(shares) if shares else 1.0, parts, note)
 
 
 def _mean(values: list[float] | list[int] | list[bool]) -> float:

@@ -43,5 +43,4 @@ class Summarizing:
         turn, branch = segment.turns[-1], segment.branches[-1]
         tokenizer, stop_ids = self._build.get("tokenizer"), self._build.get("renderers").stop_ids()
         found = carried(branch.ids.values()[turn.start : turn.stop], self._config, tokenizer, stop_ids)
-        ids = Column.of("I32", found.ids)
-        return (Message("summary", tokenizer.decode(found.ids), ids),) if found.ids else ()
+        return (Message("summary", tokenizer.decode(found), Column.of("I32", found)),) if found else ()
