@@ -16,7 +16,8 @@ from composer_core import ToolContext, ToolError, ToolOutput
 from composer_core.errors import PathError, QuotaError, Unsupported
 from composer_core.protocols import Entry, ExecResult
 from composer_core.schema import bind, call_tool
-from composer_core.types import Limits
+from composer_core.toolbox import Tool, Toolbox
+from composer_core.types import Call, Limits, ToolResult
 from composer_plugin_code.plugin import composer_tools
 
 SPECS = {spec.name: spec for spec in composer_tools()}
@@ -38,7 +39,10 @@ class Scripted:
 
 
 class Folder:
-    """A SandboxHandle over a temporary folder; it isolates nothing and limits files to 1,000 bytes."""
+    """A SandboxHandle over a temporary folder; it isolates nothing and limits files."""
+
+    file_bytes = 1000
+    output_bytes = 1 << 20
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -60,13 +64,15 @@ class Folder:
         done, _ = await asyncio.wait({outputs}, timeout=timeout_s)
         if not done:
             os.killpg(process.pid, signal.SIGKILL)
-        out, err = await outputs
+        streams = await outputs
+        sizes = [len(stream) for stream in streams]
+        out, err = (stream[: self.output_bytes] for stream in streams)
         if not done:
-            return ExecResult("timeout", None, out, err, len(out), len(err))
+            return ExecResult("timeout", None, out, err, *sizes)
         code = process.returncode
         if code is not None and code < 0:
-            return ExecResult("signaled", None, out, err, len(out), len(err), signal=-code)
-        return ExecResult("exited", code, out, err, len(out), len(err))
+            return ExecResult("signaled", None, out, err, *sizes, signal=-code)
+        return ExecResult("exited", code, out, err, *sizes)
 
     async def session_exec(self, name: str, argv: Sequence[str], *, timeout_s: float | None = None) -> ExecResult:
         return await self.exec(argv, timeout_s=timeout_s)
@@ -77,8 +83,8 @@ class Folder:
         return (self.root / path).read_bytes()
 
     async def write(self, path: str, data: bytes) -> None:
-        if len(data) > 1000:
-            raise QuotaError("a file holds at most 1000 bytes")
+        if len(data) > self.file_bytes:
+            raise QuotaError(f"a file holds at most {self.file_bytes} bytes")
         target = self.root / path
         if target.is_dir() or any(parent.is_file() for parent in target.parents):
             raise PathError("it is a folder")
@@ -104,6 +110,15 @@ class Bench:
         spec = SPECS[name]
         context = ToolContext(self.sandbox, self.state, self.limits, config=config or spec.config())
         return asyncio.run(call_tool(spec, spec.function, context, bind(spec, arguments)))  # type: ignore[arg-type]
+
+    def shown(self, name: str, config: Any = None, **arguments: Any) -> ToolResult:
+        """What the model is shown, by way of the toolbox, which has the last word on its length."""
+        spec = SPECS[name]
+        box = Toolbox({name: Tool.of(f"code/{name}", spec, spec.function, config or spec.config())})  # type: ignore[arg-type]
+        context = ToolContext(self.sandbox, self.state, self.limits)
+        (result,), faults = asyncio.run(box.run(box.examine([Call("0", name, arguments)]), context))
+        assert not faults
+        return result
 
     def text(self, name: str, config: Any = None, **arguments: Any) -> str:
         return self.call(name, config, **arguments).text

@@ -360,7 +360,7 @@ def test_todos_are_written_merged_and_kept_for_rewards(bench: Any):
     rows = '[{"id": "1", "content": "read"}, {"id": "2", "content": "fix", "status": "in_progress"}]'
     output = bench.call("todo_write", items=rows)
     assert output.text == "[ ] 1 read\n[~] 2 fix"
-    assert output.data == {"open_todos": 2, "todos": 2}
+    assert output.data == {"open_todos": 2, "todos": 2, "statuses": {"1": "pending", "2": "in_progress"}}
     merged = bench.text(
         "todo_write", items=[{"id": "1", "status": "completed"}, {"id": "3", "content": "test"}], merge="true"
     )
@@ -368,6 +368,13 @@ def test_todos_are_written_merged_and_kept_for_rewards(bench: Any):
     assert bench.state["todos"][0] == {"id": "1", "content": "read", "status": "completed"}
     assert bench.call("finish").data == {"message": "", "open_todos": 2}
     assert bench.text("todo_write", items=[]) == "no to-dos"
+
+
+def test_the_statuses_are_told_however_a_call_was_spelled(bench: Any):
+    rows = ['{"id": "1", "content": "read"}', '{"id": "2", "content": "fix"}']
+    assert bench.call("todo_write", items=rows).data["statuses"] == {"1": "pending", "2": "pending"}
+    merged = bench.call("todo_write", items='[{"id": "1", "status": "completed"}]', merge=" true")
+    assert merged.data["statuses"] == {"1": "completed", "2": "pending"}
 
 
 def test_todos_that_make_no_list_are_refused_and_change_nothing(bench: Any):

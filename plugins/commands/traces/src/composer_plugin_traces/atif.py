@@ -7,11 +7,24 @@ tool definitions with v1.5; all versions are read, v1.7 is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from composer_plugin_traces.episodes import Act, Checked, Episode, Found, Said, Shape, Tokens, read_call
+from composer_plugin_traces.episodes import (
+    NAMED,
+    Act,
+    Checked,
+    Episode,
+    Found,
+    Said,
+    Shape,
+    Tokens,
+    as_number,
+    as_text,
+    read_call,
+)
 
 VERSION = "ATIF-v1.7"
 VERSIONS = tuple(f"ATIF-v1.{minor}" for minor in range(8))
@@ -58,6 +71,19 @@ METRICS = Shape(
         "prompt_token_ids": list,
         "completion_token_ids": list,
         "logprobs": list,
+        "extra": dict,
+    },
+)
+DEFINITION = Shape({}, {"function": dict}, others=True)
+PART = Shape({"type": str, "text": str}, others=True)
+FINAL = Shape(
+    {},
+    {
+        "total_prompt_tokens": int,
+        "total_completion_tokens": int,
+        "total_cached_tokens": int,
+        "total_cost_usd": NUMBER,
+        "total_steps": int,
         "extra": dict,
     },
 )
@@ -113,17 +139,16 @@ def from_atif(document: Mapping[str, Any]) -> Episode:
     """The episode of a document that `check_atif` found nothing wrong with."""
     steps, extra = document["steps"], document.get("extra") or {}
     opening = tuple(Said(step["source"], _text(step["message"])) for step in steps if step["source"] != "agent")
-    definitions = document["agent"].get("tool_definitions") or ()
     return Episode(
         id=str(document.get("trajectory_id") or document.get("session_id") or ""),
-        task=str(extra.get("task_id", "")),
+        task=as_text(extra.get("task_id")),
         opening=opening,
         acts=tuple(_act(step) for step in steps if step["source"] == "agent"),
-        tools=tuple(tool.get("function", tool) for tool in definitions),
-        outcome=str(extra.get("outcome", "")),
-        stop=str(extra.get("stop", "")),
-        reward=extra.get("reward"),
-        patch=str(extra.get("patch", "")),
+        tools=tuple(tool.get("function") or tool for tool in document["agent"].get("tool_definitions") or ()),
+        outcome=as_text(extra.get("outcome")),
+        stop=as_text(extra.get("stop")),
+        reward=as_number(extra.get("reward")),
+        patch=as_text(extra.get("patch")),
     )
 
 
@@ -133,8 +158,8 @@ def _act(step: Mapping[str, Any]) -> Act:
         for call in step.get("tool_calls") or ()
     )
     results = (step.get("observation") or {}).get("results", ())
-    by_call = {result.get("source_call_id"): _text(result.get("content") or "") for result in results}
-    told = tuple(by_call.get(call.id, "") for call in calls) if by_call else ()
+    places, _ = _paired([call.id for call in calls], results)
+    told = tuple("" if place is None else _text(results[place].get("content") or "") for place in places)
     metrics, thought = step.get("metrics") or {}, step.get("reasoning_content")
     ids = metrics.get("completion_token_ids")
     tokens = None
@@ -142,7 +167,25 @@ def _act(step: Mapping[str, Any]) -> Act:
         logprobs = metrics.get("logprobs") or [0.0] * len(ids)
         tokens = Tokens(tuple(metrics["prompt_token_ids"]), tuple(ids), tuple(logprobs))
     text = _text(step["message"])
-    return Act(f"<think>{thought}</think>{text}" if thought else text, calls, told, tokens)
+    return Act(f"<think>{thought}</think>{text}" if thought else text, calls, told if results else (), tokens)
+
+
+def _paired(ids: Sequence[str], results: Sequence[Mapping[str, Any]]) -> tuple[list[int | None], list[int]]:
+    """For each call the place of its result, and the places of results that no call is left for.
+
+    A result is that of the first call it names which has none; those that name no call have the calls that are left, in
+    order.
+    """
+    places: list[int | None] = [None] * len(ids)
+    lost = []
+    for place in sorted(range(len(results)), key=lambda place: results[place].get("source_call_id") is None):
+        named = results[place].get("source_call_id")
+        free = [at for at, id in enumerate(ids) if places[at] is None and named in (None, id)]
+        if free:
+            places[free[0]] = place
+        else:
+            lost.append(place)
+    return places, lost
 
 
 def _text(message: Any) -> str:
@@ -158,12 +201,23 @@ def check_atif(document: Any) -> Checked:
     if document["schema_version"] not in VERSIONS:
         told = f"must be {VERSIONS[0]} to {VERSIONS[-1]}, found {document['schema_version']!r}"
         found.append(Found("trajectory.schema_version", told))
-    found += AGENT.check(document["agent"], "agent")
+    found += AGENT.check(document["agent"], "agent") or _definitions(document["agent"].get("tool_definitions") or ())
+    found += FINAL.check(document.get("final_metrics") or {}, "final_metrics")
     if not document["steps"]:
         found.append(Found("steps", "there is none"))
     for number, step in enumerate(document["steps"]):
         found += _check_step(step, f"steps[{number}]", number + 1)
     return found or [*_order([step["source"] for step in document["steps"]])]
+
+
+def _definitions(tools: Sequence[Any]) -> Iterator[Found]:
+    for index, tool in enumerate(tools):
+        at = f"agent.tool_definitions[{index}]"
+        wrong = DEFINITION.check(tool, at)
+        yield from wrong
+        if not wrong:
+            function = tool.get("function")
+            yield from NAMED.check(function, f"{at}.function") if function else NAMED.check(tool, at)
 
 
 def _order(sources: list[str]) -> Iterator[Found]:
@@ -189,11 +243,11 @@ def _check_step(step: Any, at: str, number: int) -> Iterator[Found]:
     elif step["source"] != "agent":
         yield from (Found(f"{at}.{key}", "is of the agent only") for key in AGENT_ONLY if step.get(key) is not None)
     yield from _parts(step["message"], f"{at}.message")
-    ids = set()
+    ids = []
     for index, call in enumerate(step.get("tool_calls") or ()):
         bad = CALL.check(call, f"{at}.tool_calls[{index}]")
         yield from bad
-        ids |= set() if bad else {call["tool_call_id"]}
+        ids += [] if bad else [call["tool_call_id"]]
     if step.get("observation"):
         yield from _check_observation(step["observation"], f"{at}.observation", ids)
     if step.get("metrics") is not None:
@@ -201,20 +255,29 @@ def _check_step(step: Any, at: str, number: int) -> Iterator[Found]:
 
 
 def _parts(message: Any, at: str) -> Iterator[Found]:
-    if isinstance(message, list) and not all(isinstance(part, dict) and part.get("type") == "text" for part in message):
+    parts = message if isinstance(message, list) else []
+    if not all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
         yield Found(at, "holds parts that are no text, which no policy here can read")
+        return
+    for index, part in enumerate(parts):
+        yield from PART.check(part, f"{at}[{index}]")
 
 
-def _check_observation(observation: Any, at: str, ids: set[str]) -> Iterator[Found]:
-    wrong = OBSERVATION.check(observation, at)
-    yield from wrong
-    for index, result in enumerate([] if wrong else observation["results"]):
+def _check_observation(observation: Any, at: str, ids: Sequence[str]) -> Iterator[Found]:
+    found = OBSERVATION.check(observation, at)
+    results = [] if found else observation["results"]
+    for index, result in enumerate(results):
         bad = RESULT.check(result, f"{at}.results[{index}]")
-        yield from bad
-        source = None if bad else result.get("source_call_id")
-        if source is not None and source not in ids:
-            yield Found(f"{at}.results[{index}].source_call_id", f"{source!r} is no call of this step")
-        yield from () if bad else _parts(result.get("content"), f"{at}.results[{index}].content")
+        found += bad or _parts(result.get("content"), f"{at}.results[{index}].content")
+    yield from found
+    for index in [] if found else _paired(ids, results)[1]:
+        named = results[index].get("source_call_id")
+        told = (
+            f"{named!r} is no call of this step" if named not in ids else f"the call {named!r} has its result already"
+        )
+        if named is None:
+            told = "is missing, and no call of this step is left without a result"
+        yield Found(f"{at}.results[{index}].source_call_id", told)
 
 
 def _check_metrics(metrics: Any, at: str) -> Iterator[Found]:
@@ -226,5 +289,7 @@ def _check_metrics(metrics: Any, at: str) -> Iterator[Found]:
         if not all(type(id) is int and id >= 0 for id in metrics.get(key) or ()):
             yield Found(f"{at}.{key}", "must hold whole numbers from 0 on")
     ids, logprobs = metrics.get("completion_token_ids"), metrics.get("logprobs")
+    if not all(type(value) in (int, float) and -math.inf < value < math.inf for value in logprobs or ()):
+        yield Found(f"{at}.logprobs", "must hold numbers")
     if ids is not None and logprobs is not None and len(ids) != len(logprobs):
         yield Found(f"{at}.logprobs", f"must be one for each completion token: {len(ids)}, found {len(logprobs)}")

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 
 from composer_core.errors import ConfigError, UserError
+from composer_core.history import History
 from composer_core.printable import printable
 from composer_core.traces import decode
 from composer_core.types import SlotKey
@@ -84,19 +85,21 @@ def _lines(episodes: Iterable[Episode], format: Format) -> Iterator[str]:
 
 
 def _episodes(run_dir: Path, only: str, wanted: Collection[str], left: Counter[str]) -> Iterator[Episode]:
-    """Those that are wanted; `left` counts the others."""
+    """Those that are wanted, each with what its group's rewards gave it; `left` counts the others."""
     folder = run_dir / "traces"
     if not folder.is_dir():
         fix = "name a folder that `composer-run train` has written"
         raise ConfigError("no traces in this folder", where=str(run_dir), expected="traces/", fix=fix)
     harness = run_dir / "harness.json"
     tools = json.loads(harness.read_text(encoding="utf-8"))["tools"] if harness.is_file() else ()
+    of_group = History.read(run_dir).group_scores
     for path in sorted(folder.rglob("*.trace")):
         if not path.relative_to(folder).as_posix().startswith(only):
             continue
         trace = decode(path.read_bytes())
         if (purpose := purpose_of(trace.key)) in wanted:
-            yield episode_of(trace, tools)
+            scores = (*trace.scores, *of_group.get(trace.key.episode_id, ()))
+            yield episode_of(evolve(trace, scores=scores), tools)
         else:
             left[purpose] += 1
 

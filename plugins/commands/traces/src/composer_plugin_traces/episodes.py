@@ -117,6 +117,16 @@ def without_tokens(episode: Episode) -> Episode:
     return evolve(episode, acts=tuple(evolve(act, tokens=None) for act in episode.acts))
 
 
+def as_text(value: Any) -> str:
+    """What somebody's column holds, "" where it holds nothing."""
+    return "" if value is None else str(value)
+
+
+def as_number(value: Any) -> float | None:
+    """What somebody's column holds, where that is a number."""
+    return value if type(value) in (int, float) else None
+
+
 @frozen
 class Found:
     """Something wrong in a document, with its place."""
@@ -151,6 +161,10 @@ class Shape:
             if not absent and (not isinstance(value[key], kind) or (isinstance(value[key], bool) and kind is not bool)):
                 found.append(Found(f"{where}.{key}", f"must be {_told(kind)}, found {type(value[key]).__name__}"))
         return found
+
+
+NAMED = Shape({"name": str}, others=True)
+"""A tool as it is defined to a model."""
 
 
 def _told(kind: type | tuple[type, ...]) -> str:

@@ -10,7 +10,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from composer_plugin_traces.episodes import Act, Checked, Episode, Found, Said, Shape, read_call
+from composer_plugin_traces.episodes import (
+    NAMED,
+    Act,
+    Checked,
+    Episode,
+    Found,
+    Said,
+    Shape,
+    as_number,
+    as_text,
+    read_call,
+)
 
 ROW = Shape({"messages": list}, {"tools": list, "trajectory_id": str, "instance_id": str}, others=True)
 CALL = Shape({"id": str, "type": str, "function": dict})
@@ -70,15 +81,15 @@ def from_openai(row: Mapping[str, Any]) -> Episode:
             opening.append(Said("user" if role == "user" else "system", text))
     resolved = row.get("resolved")
     return Episode(
-        id=str(row.get("trajectory_id", "")),
-        task=str(row.get("instance_id", "")),
+        id=as_text(row.get("trajectory_id")),
+        task=as_text(row.get("instance_id")),
         opening=tuple(opening),
         acts=tuple(acts),
         tools=tuple(tool["function"] for tool in row.get("tools") or ()),
         outcome="" if resolved is None else "solved" if resolved else "failed",
-        stop=str(row.get("exit_status") or ""),
-        reward=row.get("reward"),
-        patch=str(row.get("model_patch") or ""),
+        stop=as_text(row.get("exit_status")),
+        reward=as_number(row.get("reward")),
+        patch=as_text(row.get("model_patch")),
     )
 
 
@@ -93,7 +104,9 @@ def check_openai(row: Any) -> Checked:
         return found
     for index, tool in enumerate(row.get("tools") or ()):
         at = f"tools[{index}]"
-        found += TOOL.check(tool, at) or Shape({"name": str}, others=True).check(tool["function"], f"{at}.function")
+        found += TOOL.check(tool, at) or NAMED.check(tool["function"], f"{at}.function")
+    if row.get("resolved") not in (None, True, False):
+        found.append(Found("row.resolved", f"must be true or false, found {row['resolved']!r}"))
     return [*found, *_messages(row["messages"])]
 
 
@@ -102,7 +115,7 @@ def _messages(messages: Sequence[Any]) -> Iterator[Found]:
     acted = False
     for index, message in enumerate(messages):
         at, role = f"messages[{index}]", message.get("role") if isinstance(message, dict) else None
-        if role not in MESSAGES:
+        if not isinstance(role, str) or role not in MESSAGES:
             yield Found(f"{at}.role", f"must be one of {', '.join(MESSAGES)}, found {role!r}")
             return
         wrong = MESSAGES[role].check(message, at)

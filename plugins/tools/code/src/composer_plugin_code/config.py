@@ -1,4 +1,7 @@
-"""Settings of the tools, each reachable as `context.config`; limits state in the output what they cut."""
+"""Settings of the tools, each reachable as `context.config`; limits state in the output what they cut.
+
+The episode's `limits.output_chars` applies to every result as well, and is the smaller one by default.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class GlobConfig:
     """Settings of glob."""
 
     max_files: int = field(default=100, validator=_positive)
-    """Paths shown, and counted exactly."""
+    """Paths shown."""
 
 
 @frozen
@@ -42,7 +45,7 @@ class GrepConfig:
     """Settings of grep."""
 
     max_matches: int = field(default=100, validator=_positive)
-    """Lines, or paths, shown, and counted exactly; a call may ask for fewer."""
+    """Matching lines, or paths, shown; a call may ask for fewer. Lines around a match do not count."""
     max_line_chars: int = field(default=300, validator=_positive)
     """Characters shown of one line."""
 

@@ -13,10 +13,10 @@ from composer_plugin_code.paths import (
     mark_read,
     read_bytes,
     remove,
-    shortened,
     was_read,
     write_bytes,
 )
+from composer_plugin_code.room import Line, fitted, left_of
 
 
 async def list_dir(context: ToolContext, path: str = "") -> ToolOutput:
@@ -32,9 +32,9 @@ async def list_dir(context: ToolContext, path: str = "") -> ToolOutput:
     except PathError:
         raise ToolError(await instead(context, folder, "folder")) from None
     names = sorted(entry.name + "/" * (entry.kind == "folder") for entry in entries)
-    left = len(names) - config.max_entries
-    shown = names[: config.max_entries] + [f"... {left} more entries"] * (left > 0)
-    return ToolOutput("\n".join(shown) or "(empty)", data={"listed": folder, "entries": len(names)})
+    lines = [Line(name, len(name)) for name in names[: config.max_entries]]
+    text, _ = fitted(lines, context.limits.output_chars, left_of(len(names), " entries"))
+    return ToolOutput(text or "(empty)", data={"listed": folder, "entries": len(names)})
 
 
 async def read_file(context: ToolContext, path: str, offset: int = 1, limit: int | None = None) -> ToolOutput:
@@ -55,28 +55,31 @@ async def read_file(context: ToolContext, path: str, offset: int = 1, limit: int
         raise ToolError("offset and limit count from 1")
     if offset > max(1, len(lines)):
         raise ToolError(f"{file} has {len(lines)} lines; offset {offset} is after its end")
-    stop = min(len(lines), offset - 1 + wanted)
-    shown = [shortened(line, config.max_line_chars) for line in lines[offset - 1 : stop]]
-    if config.line_numbers:
-        shown = [f"{number}: {line}" for number, line in enumerate(shown, offset)]
-    shown = _within(shown, config.max_bytes)
-    stop = offset - 1 + len(shown) if lines else 0
-    if stop < len(lines):
-        shown.append(f"... lines {offset}-{stop} of {len(lines)}; read on with offset {stop + 1}")
+    rows = _rows(lines[offset - 1 : offset - 1 + wanted], offset, config)
+
+    def more(shown: int) -> str:
+        stop = offset - 1 + shown
+        told = f"... lines {offset}-{stop} of {len(lines)}; read on with offset {stop + 1}"
+        return told if stop < len(lines) else ""
+
+    text, shown = fitted(rows, context.limits.output_chars, more)
     mark_read(context, file)
-    mark_numbered(context, file, raw)
-    data = {"read": file, "lines": stop - offset + 1, "whole": offset == 1 and stop == len(lines)}
-    return ToolOutput("\n".join(shown) if lines else "(empty)", data=data)
+    mark_numbered(context, file, raw, range(offset, offset + shown))
+    whole = shown == len(lines) and text == "\n".join(row.before + row.text for row in rows)
+    return ToolOutput(text if lines else "(empty)", data={"read": file, "lines": shown, "whole": whole})
 
 
-def _within(lines: list[str], limit_bytes: int) -> list[str]:
-    """The first of the lines, at least one, that make no more bytes than the limit."""
+def _rows(lines: list[str], first: int, config: ReadConfig) -> list[Line]:
+    """The first of the lines, at least one, that make no more bytes than one call may show."""
+    rows: list[Line] = []
     total = 0
-    for number, line in enumerate(lines):
-        total += len(line.encode()) + 1
-        if total > limit_bytes and number:
-            return lines[:number]
-    return lines
+    for number, line in enumerate(lines, first):
+        row = Line(line, config.max_line_chars, f"{number}: " if config.line_numbers else "")
+        total += len(row.shown.encode()) + 1
+        if total > config.max_bytes and rows:
+            break
+        rows.append(row)
+    return rows
 
 
 async def write_file(context: ToolContext, path: str, content: str) -> ToolOutput:

@@ -1,7 +1,7 @@
 """edit_lines: replace lines by number, an alternative to edit_file for comparing formats of edits.
 
 Numbers go stale when a file changes, whoever changes it, so an edit is refused unless the file still is what read_file
-showed. Two edits by old numbers in one turn are refused at the second.
+showed. Two edits by old numbers in one turn are refused at the second, and an edit of lines that no read has shown.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ async def edit_lines(context: ToolContext, path: str, first: int, last: int, tex
     file = clean(path)
     data = await read_bytes(context, file)
     as_text(data, file)
-    _refuse_stale(context, file, data)
+    seen = _seen(context, file, data)
     lines = _lines(data)
     if not (1 <= first <= len(lines) + 1 and first - 1 <= last <= len(lines)):
         raise ToolError(f"{file} has {len(lines)} lines; {first} to {last} are not among them")
+    if lines:
+        _refuse_unseen(file, first, last, seen)
     end = b"\r\n" if lines and lines[0].endswith(b"\r\n") else b"\n"
     new = [line.encode() + end for line in text.removesuffix("\n").split("\n")] if text else []
     before = lines[: first - 1]
@@ -40,17 +42,33 @@ async def edit_lines(context: ToolContext, path: str, first: int, last: int, tex
     return ToolOutput(f"edited {file}: {where}; it has {total} lines", data={"written": file, "read_before": True})
 
 
-def mark_numbered(context: ToolContext, path: str, data: bytes) -> None:
-    """Remember that the model was shown the line numbers of these bytes."""
-    context.state.setdefault("numbered", {})[path] = hashlib.sha256(data).hexdigest()
+def mark_numbered(context: ToolContext, path: str, data: bytes, lines: range) -> None:
+    """Remember that the model was shown these lines of these bytes, by their numbers."""
+    numbered = context.state.setdefault("numbered", {})
+    digest = hashlib.sha256(data).hexdigest()
+    known, seen = numbered.get(path, (digest, frozenset()))
+    numbered[path] = digest, (seen if known == digest else frozenset()).union(lines)
 
 
-def _refuse_stale(context: ToolContext, path: str, data: bytes) -> None:
-    shown = context.state.get("numbered", {}).get(path)
-    if shown is None:
+def _seen(context: ToolContext, path: str, data: bytes) -> frozenset[int]:
+    """The lines of a file that were shown; ToolError if it is no longer what was read."""
+    numbered: dict[str, tuple[str, frozenset[int]]] = context.state.get("numbered", {})
+    if path not in numbered:
         raise ToolError(f"{path} was not read; read it for its line numbers")
-    if shown != hashlib.sha256(data).hexdigest():
+    digest, seen = numbered[path]
+    if digest != hashlib.sha256(data).hexdigest():
         raise ToolError(f"{path} has changed since it was read; read it again for its line numbers")
+    return seen
+
+
+def _refuse_unseen(path: str, first: int, last: int, seen: frozenset[int]) -> None:
+    """Lines that are replaced must have been shown, and of an insertion the line above it or the one below."""
+    if last < first:
+        unseen = [] if seen & {first - 1, first} else [first]
+    else:
+        unseen = sorted({*range(first, last + 1)} - seen)
+    if unseen:
+        raise ToolError(f"line {unseen[0]} of {path} was not shown; read it before you edit it by its number")
 
 
 def _lines(data: bytes) -> list[bytes]:

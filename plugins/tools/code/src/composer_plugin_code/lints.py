@@ -16,6 +16,7 @@ from composer_core import ToolContext, ToolError, ToolOutput
 from composer_core.protocols import ExecResult
 from composer_plugin_code.config import LintConfig
 from composer_plugin_code.paths import clean, instead
+from composer_plugin_code.room import Line, fitted, left_of
 
 COMPILE = """
 import json, os, sys, warnings
@@ -75,10 +76,11 @@ async def read_lints(context: ToolContext, paths: list[str] | None = None) -> To
     found = _ruff(await _run(context, [*RUFF, *select, "--", *wanted]), compiled["root"])
     broken = {lint.path for lint in errors}
     lints = sorted({*errors, *(lint for lint in found if lint.path not in broken)})
-    left = len(lints) - config.max_lints
-    shown = [str(lint) for lint in lints[: config.max_lints]] + [f"... {left} more"] * (left > 0)
+    shown = [str(lint) for lint in lints[: config.max_lints]]
+    rows = [Line(text, len(text)) for text in shown]
+    text, _ = fitted(rows, context.limits.output_chars, left_of(len(lints)))
     data = {"lints": len(lints), "errors": len(errors), "linted": [path.removeprefix("./") for path in wanted]}
-    return ToolOutput("\n".join(shown) or "no lints", data=data)
+    return ToolOutput(text or "no lints", data=data)
 
 
 async def _run(context: ToolContext, argv: Sequence[str]) -> Any:

@@ -1,9 +1,9 @@
 """run_terminal: one shell command, its output cut in the middle when it is long.
 
-Head and tail are both kept: errors of a build stand at the end, its first cause at the start; the whole is left in a
-file of SCRATCH that the agent can read. So is what a command in the background prints, while it runs and after. No
-time, process id or temporary path is added to the text, so equal commands give equal text. A command that fails is no
-failed call: `ok` is false only where it was stopped.
+Head and tail are both kept: errors of a build stand at the end, its first cause at the start; what the sandbox has kept
+of it is left in a file of SCRATCH that the agent can read, and the text says whether that is all. So is what a command
+in the background prints, while it runs and after. No time, process id or temporary path is added to the text, so equal
+commands give equal text. A command that fails is no failed call: `ok` is false only where it was stopped.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ async def run_terminal(
     result = await context.sandbox.exec([config.shell, "-c", command], timeout_s=seconds)
     ending = _ending(result, seconds)
     limit = min(config.max_chars, context.limits.output_chars) - len(ending) - 1
-    text = await _shown(context, _text(result, config.compact), limit)
-    data = {"status": result.status, "output_bytes": result.stdout_bytes + result.stderr_bytes}
+    printed, kept = result.stdout_bytes + result.stderr_bytes, len(result.stdout) + len(result.stderr)
+    what = "all of it" if kept == printed else f"what was kept of it, {kept} of {printed} bytes"
+    text = await _shown(context, _text(result, config.compact), limit, what)
+    data = {"status": result.status, "output_bytes": printed}
     shown = "\n".join(filter(None, (text, ending)))
     return ToolOutput(shown, ok=result.status == "exited", exit_code=result.exit_code, data=data)
 
@@ -77,8 +79,8 @@ async def _start(context: ToolContext, config: TerminalConfig, command: str, sec
     return ToolOutput(text, data={"status": "started", "job": name})
 
 
-async def _shown(context: ToolContext, text: str, limit: int) -> str:
-    """The text, or head and tail of it with the name of the file that holds all."""
+async def _shown(context: ToolContext, text: str, limit: int, what: str) -> str:
+    """The text, or head and tail of it with the name of the file that holds `what`."""
     if len(text) <= limit:
         return text
     name = f"{_next(context, 'output')}.txt"
@@ -86,7 +88,7 @@ async def _shown(context: ToolContext, text: str, limit: int) -> str:
         await context.sandbox.write(name, text.encode(errors="replace"))
     except (PathError, QuotaError):
         return clip(text, limit)[0]  # the workspace is full, or the agent has put something else in the way
-    note = f"\n(all of it: {name})"
+    note = f"\n({what}: {name})"
     return clip(text, limit - len(note))[0] + note
 
 
