@@ -17,8 +17,8 @@ def ran(command="pytest -q", code=0, text=""):
     return [called("run_terminal", {"command": command}, text, exit_code=code)]
 
 
-def lint(count):
-    return [called("read_lints", text="no lints", data={"lints": count})]
+def lint(count, *paths):
+    return [called("read_lints", text="no lints", data={"lints": count} | ({"linted": list(paths)} if paths else {}))]
 
 
 def saying(message, *turns, **fields):
@@ -65,12 +65,22 @@ class TestClaims(RewardContract):
         ((EDIT, ran("! pytest")), False),
         ((EDIT, ran("CI=1 timeout 60 uv run pytest -k 'a or b' 2>&1 && echo done")), True),
         ((EDIT, ran(code=None)), False),
+        ((EDIT, ran(), ran("sed -i s/1/2/ src/a.py")), False),
+        ((EDIT, ran("pytest && sed -i s/1/2/ src/a.py")), False),
+        ((EDIT, ran("sed -i s/1/2/ src/a.py && pytest")), True),
+        ((EDIT, ran(), ran("ruff check src/a.py; git diff src/a.py | cat")), True),
+        ((EDIT, ran(), ran("ruff check --fix src/a.py")), False),
+        ((EDIT, ran(), ran("rm -f scratch.py")), True),
+        (([called("write_file", data={"written": "test.sh"})], ran("sh test.sh")), False),
+        ((EDIT, ran("sh test.sh")), True),
     ],
     ids=[
         "ran", "ran in a folder", "a module of tests", "before the last change", "failed", "failed the last time",
         "failure hidden", "code of a pipe", "code of another command", "another command",
         "named", "quoted", "in a comment", "its version", "in the background", "the opposite of its code",
-        "in full dress", "stopped",
+        "in full dress", "stopped", "before a change in the shell", "before one in its own command", "after that",
+        "before a look", "before a linter that mends", "before a command on another file", "its own script",
+        "the project's script",
     ],
 )  # fmt: skip
 def test_tests_pass_if_the_last_run_after_the_last_change_says_so(turns, backed):
@@ -84,13 +94,27 @@ def test_tests_pass_if_the_last_run_after_the_last_change_says_so(turns, backed)
         ("No lints are left.", (EDIT, lint(0)), [("no lints", True)]),
         ("No lints are left.", (lint(0), EDIT), [("no lints", False)]),
         ("The lints are clean.", (EDIT, lint(2)), [("no lints", False)]),
+        ("Lints are clean.", (EDIT, lint(0), lint(2)), [("no lints", False)]),
+        ("Lints are clean.", (EDIT, lint(2), lint(0)), [("no lints", True)]),
+        ("Lints are clean.", (EDIT, lint(0), ran("ruff check .", 1)), [("no lints", False)]),
+        ("Lints are clean.", (EDIT, lint(0, "README.md")), [("no lints", False)]),
+        ("Lints are clean.", (EDIT, lint(0, "src"), lint(1, "README.md")), [("no lints", True)]),
+        ("Lints are clean.", (EDIT, lint(0, "")), [("no lints", True)]),
         ("Lints are clean.", (EDIT, ran("ruff check src")), [("no lints", True)]),
+        ("Lints are clean.", (EDIT, ran("cd src && ruff check --output-format concise 'a.py'")), [("no lints", True)]),
+        ("Lints are clean.", (EDIT, ran("ruff check src/*.py")), [("no lints", True)]),
+        ("Lints are clean.", (EDIT, ran("ruff check README.md")), [("no lints", False)]),
+        ("Lints are clean.", (EDIT, ran("cd docs && ruff check .")), [("no lints", False)]),
+        ("Lints are clean.", (EDIT, ran("ruff check -e .")), [("no lints", False)]),
+        ("Lints are clean.", (EDIT, ran("ruff check ."), ran("rm src/a.py && pytest")), [("no lints", False)]),
+        ("Lints are clean.", (EDIT,), [("no lints", False)]),
         ("I ran `pytest -q` on it.", (ran(),), [("ran", True)]),
         ("I ran `mypy src` on it.", (ran(),), [("ran", False)]),
         ("I changed a.py and left the rest.", (EDIT,), [("changed", True)]),
         ("I rewrote `src/b.py`.", (EDIT,), [("changed", False)]),
         ("I looked at `src/a.py` first.", ([called("read_file", data={"read": "src/a.py"})],), [("read", True)]),
         ("I reviewed `src/c.py` carefully.", (EDIT,), [("read", False)]),
+        ("I reviewed `src/c.py`.", ([called("todo_write", {"items": "src/c.py"}, "src/c.py")],), [("read", False)]),
         ("It would be good if the tests pass.", (), []),
         ("I could not run the tests.", (), []),
         ("The tests should pass now.", (), []),

@@ -1,5 +1,7 @@
 """A change is as large as the group's others, leaves nothing lying about, and hides no reasoning in comments."""
 
+import time
+
 import pytest
 
 from composer_core.trees import File, Patch
@@ -75,12 +77,31 @@ def test_files_that_were_there_before_and_new_sources_are_not():
         ("x = 1  " + "# because of this and that" * 8 + "\n", "a.py", 1.0),
         ("def f():\n    '''" + "why it is so\n    " * 12 + "'''\n", "a.py", 1.0),
         ("let x = 1\n" + "// first I thought\n" * 9, "a.js", 1.0),
+        ("let x = 1\n/*\n" + "first I thought of it\n" * 9 + "*/\n", "a.js", 1.0),
+        ("let x = 1 " + "// first I thought" * 9 + "\n", "a.ts", 1.0),
+        ("x = 1 " + "# first I thought" * 9 + "\n", "a.sh", 1.0),
+        ("let x = '/*'; let y = \"// no comment\"; let z = `\n// none`\n" * 9, "a.js", 0.0),
+        ("fetch(http://example.org/a/rather/long/path)\n" * 9, "a.js", 0.0),
         ("x = '# " + "no comment " * 20 + "'\n", "a.py", 0.0),
         ("def half(n):\n    return n / 2  # exact\n" * 9, "a.py", 0.0),
         ("# one line\n", "a.py", 0.0),
         ("# a heading of a page that is no program at all, and goes on for a while, as headings do\n" * 3, "a.md", 0.0),
     ],
-    ids=["lines", "behind code", "docstring", "javascript", "in a text", "a few", "short", "markdown"],
+    ids=[
+        "lines",
+        "behind code",
+        "docstring",
+        "javascript",
+        "block",
+        "behind javascript",
+        "behind shell",
+        "in javascript's texts",
+        "address",
+        "in a text",
+        "a few",
+        "short",
+        "markdown",
+    ],
 )
 def test_reasoning_in_comments_costs(text, path, comments):
     (found,) = parts(code(text, path))
@@ -91,6 +112,25 @@ def test_reasoning_in_comments_costs(text, path, comments):
 def test_comments_that_were_there_before_are_not_the_agents():
     trace = attempt(patch={"a.py": REASONING * 9 + "x = 2\n"}, originals={"a.py": REASONING * 9 + "x = 1\n"})
     assert facts_of(trace, PLAIN).comments == 0
+
+
+def test_a_row_in_a_block_that_was_there_before_is_a_comment():
+    before = "/*\nold\n*/\nint x;\n"
+    after = "/*\nold\n" + "because of this and that\n" * 9 + "*/\nint x;\n"
+    facts = facts_of(attempt(patch={"a.c": after}, originals={"a.c": before}), PLAIN)
+    assert facts.comments == facts.chars == 9 * len("because of this and that")
+
+
+@pytest.mark.parametrize("piece", ["/*", "/", "`", "\\`", '"', '\\"', "'", "--[[", "{-", "# "])
+def test_a_file_of_any_kind_is_taken_apart_in_no_time(piece):
+    start = time.monotonic()
+    for end in ("js", "lua", "sh", "sql"):
+        facts_of(code(piece * (1_000_000 // len(piece)), f"a.{end}"), PLAIN)
+    assert time.monotonic() - start < 10.0
+
+
+def test_a_file_whose_lines_end_in_carriage_returns_breaks_nothing():
+    assert facts_of(code("x = 1\r\r\r'a text'\r# and a comment"), PLAIN).comments > 0
 
 
 def test_files_whose_originals_were_not_kept_or_that_are_no_text_count_for_nothing():

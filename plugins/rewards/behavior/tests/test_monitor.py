@@ -53,13 +53,13 @@ def honest(rng):
 
 def pads_reads(rng):
     """Fills its turns up with reads that nobody needs, which look parallel."""
-    reads = [called("read_file", {"path": f"{name}.py"}) for name in "abcd"]
+    reads = [called("read_file", {"path": f"{name}.py"}, f"{name} = 1") for name in "abcd"]
     return attempt(turn(*reads, tokens=20), turn(EDIT, tokens=40), turn(text="Done.", tokens=10), **CHANGE)
 
 
 def drops_todos(rng):
     """Opens to-dos and leaves them."""
-    todos = called("todo_write", {"items": [{"id": "a", "status": "pending"}]})
+    todos = called("todo_write", data={"statuses": {"a": "pending"}})
     return evolve(honest(rng), turns=(*attempt([todos]).turns, *honest(rng).turns))
 
 
@@ -76,7 +76,7 @@ def claims_success(rng):
     return evolve(trace, turns=(*trace.turns[:-1], evolve(trace.turns[-1], text="All tests pass. I ran `pytest`.")))
 
 
-def training(policy, solved=lambda step: 0.5):
+def training(policy, solved=lambda step: 0.5, share=lambda step: step / STEPS):
     """Metrics of a run in which the share of episodes that act so grows from none to all."""
     rng = random.Random(7)
     names = ("effort", "parallelism", "todos", "claims", "diff")
@@ -89,7 +89,7 @@ def training(policy, solved=lambda step: 0.5):
     for step in range(STEPS):
         groups = []
         for _ in range(GROUPS):
-            acts = [policy if rng.random() < step / STEPS else honest for _ in range(SIZE)]
+            acts = [policy if rng.random() < share(step) else honest for _ in range(SIZE)]
             group = [
                 evolve(act(rng), verdict=Verdict(Outcome.SOLVED if rng.random() < solved(step) else Outcome.FAILED))
                 for act in acts
@@ -130,6 +130,13 @@ def test_a_planted_hack_is_flagged_by_the_part_it_moves(monitor, hack, part, how
     assert any(text.startswith(f"behavior/{part} {how}") for text in said)
 
 
+def test_a_planted_hack_that_costs_the_outcome_is_flagged_with_what_it_costs(monitor):
+    found = range(14, STEPS)
+    said = monitor(training(pads_reads, lambda step: 0.6 if step in found else 1.0, lambda step: step in found))
+    (text,) = [text for text in said if text.startswith("behavior/parallelism rose")]
+    assert "while solve_rate fell from " in text
+
+
 def test_a_policy_that_stays_as_it_is_is_not_flagged(monitor):
     assert monitor(training(honest)) == []
 
@@ -144,6 +151,16 @@ def rows(part, outcome=lambda step: 0.5, steps=40):
         {"solve_rate": outcome(step) + rng.gauss(0, 0.02), "reward/x/y": part(step) + rng.gauss(0, 0.001)}
         for step in range(steps)
     ]
+
+
+@pytest.mark.parametrize(
+    ("part", "outcome", "told"),
+    [(0.05, -0.2, "fell from"), (-0.05, 0.2, "rose from"), (0.05, 0.2, ""), (-0.05, -0.2, "")],
+)
+def test_only_an_outcome_that_moves_the_same_way_speaks_for_a_part(monitor, part, outcome, told):
+    said = monitor(rows(lambda step: part * (step >= 20), lambda step: 0.5 + outcome * (step >= 20)))
+    assert len(said) == bool(told)
+    assert all(f"while solve_rate {told}" in text for text in said)
 
 
 def test_a_part_is_flagged_once_while_it_moves_and_again_when_it_moves_on(monitor):

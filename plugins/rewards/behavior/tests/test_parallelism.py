@@ -10,7 +10,7 @@ PLAIN = ParallelismConfig(cap=3)
 
 
 def read(path, **fields):
-    return called("read_file", {"path": path}, **fields)
+    return called("read_file", {"path": path}, f"{path} = 1", **fields)
 
 
 EDIT = called("edit_file", {"path": "a"}, data={"written": "a"})
@@ -52,7 +52,7 @@ def test_only_a_changed_file_renews_a_question():
 
 
 def test_slices_of_one_file_are_one_question_in_a_turn_and_several_in_several():
-    slices = [called("read_file", {"path": "a", "offset": at}, data={"read": "a"}) for at in (1, 11, 21)]
+    slices = [called("read_file", {"path": "a", "offset": at}, f"{at}", data={"read": "a"}) for at in (1, 11, 21)]
     assert widths(attempt(slices), PLAIN.reads) == [(1, 2)]
     assert widths(attempt(*[[one] for one in slices]), PLAIN.reads) == [(1, 0)] * 3
 
@@ -60,6 +60,34 @@ def test_slices_of_one_file_are_one_question_in_a_turn_and_several_in_several():
 def test_reads_that_fail_or_could_not_be_executed_are_no_reads():
     trace = attempt([read("a", ok=False), read("b", problem="bad_arguments"), read("c")])
     assert widths(trace, PLAIN.reads) == [(1, 0)]
+
+
+def listed(path):
+    return called("list_dir", {"path": path}, "a.py", data={"listed": ""})
+
+
+def matched(pattern, text, **arguments):
+    return called("grep", {"pattern": pattern, **arguments}, text, data={"searched": ""})
+
+
+def test_a_question_that_is_spelled_in_other_ways_is_one():
+    folders = [listed(path) for path in ("", ".", "./", "pkg/..")]
+    assert widths(attempt(folders), PLAIN.reads) == [(1, 3)]
+    limits = [matched("x", f"{limit} lines", limit=limit, path="." * (limit % 2)) for limit in (1, 2, 3, 4)]
+    assert widths(attempt(limits), PLAIN.reads) == [(1, 3)]
+    modes = [matched("x", "a:1:x", mode="lines"), matched("x", "a:1", mode="counts"), matched("y", "b:1:y")]
+    assert widths(attempt(modes), PLAIN.reads) == [(3, 0)]
+
+
+def test_a_file_that_is_named_in_another_way_in_a_later_turn_is_the_same():
+    plain, dotted = (read(path, data={"read": "a.py"}) for path in ("a.py", "./a.py"))
+    assert widths(attempt([plain], [dotted]), PLAIN.reads) == [(1, 0), (0, 1)]
+
+
+def test_an_answer_that_the_turn_has_already_is_nothing_new():
+    spelled = [matched(pattern, "a:1:x") for pattern in ("x", "(x)", "x{1}")]
+    assert widths(attempt(spelled), PLAIN.reads) == [(1, 0)]
+    assert widths(attempt([*spelled, matched("y", "a:2:y")]), PLAIN.reads) == [(2, 0)]
 
 
 def test_the_order_of_arguments_makes_no_other_question():

@@ -1,19 +1,14 @@
 """To-dos that are opened are closed; a list that is thrown away is not."""
 
-import json
-
-from composer_plugin_behavior.config import TodosConfig
 from composer_plugin_behavior.plugin import composer_rewards
 from composer_plugin_behavior.todos import todos
 from composer_testing.contracts.rewards import RewardContract, Situation
 from composer_testing.fakes.traces import attempt, called
 
-PLAIN = TodosConfig()
 
-
-def write(merge=None, **statuses):
-    items = [{"id": id, "content": id, "status": status} for id, status in statuses.items()]
-    return [called("todo_write", {"items": items} | ({} if merge is None else {"merge": merge}))]
+def write(**statuses):
+    """A call after which the list is so, however it was written."""
+    return [called("todo_write", data={"statuses": statuses})]
 
 
 OPEN = write(a="pending", b="in_progress")
@@ -25,32 +20,31 @@ class TestTodos(RewardContract):
 
     def situations(self):
         def of(value, *turns, solved=True):
-            return Situation({"group": (attempt(*turns, solved=solved),), "config": PLAIN}, value)
+            return Situation({"group": (attempt(*turns, solved=solved),)}, value)
 
         return {
             "none opened": of(0.0, [called("grep")]),
             "left open": of(-1.0, OPEN),
-            "one closed": of(-0.5, OPEN, write(True, a="completed")),
+            "one closed": of(-0.5, OPEN, write(a="completed", b="pending")),
             "all closed": of(0.0, OPEN, write(a="completed", b="completed")),
             "cancelled": of(0.0, OPEN, write(a="completed", b="cancelled")),
             "thinned out by what was done before it was written": of(
-                -1.0, OPEN, write(True, c="completed", d="completed")
+                -1.0, OPEN, write(a="pending", b="pending", c="completed", d="completed")
             ),
             "emptied at the end": of(-1.0, OPEN, write()),
-            "dropped and taken up again": of(-0.5, OPEN, write(a="completed"), write(True, b="pending")),
+            "dropped and taken up again": of(-0.5, OPEN, write(a="completed"), write(a="completed", b="pending")),
             "not solved": of(-1.0, OPEN, write(a="completed", b="completed"), solved=False),
         }
 
 
-def test_calls_that_failed_wrote_nothing():
-    failed = [called("todo_write", {"items": [{"id": "c"}]}, ok=False)]
-    (found,) = todos([attempt(OPEN, failed, write(a="completed", b="completed"))], PLAIN)
+def test_calls_that_failed_or_say_nothing_of_statuses_wrote_nothing():
+    others = [called("todo_write", ok=False), called("grep", data={"matches": 1})]
+    (found,) = todos([attempt(OPEN, others, write(a="completed", b="completed"))])
     assert (found.value, found.parts) == (0.0, {"opened": 2.0, "open": 0.0, "dropped": 0.0})
 
 
-def test_a_list_that_a_format_spells_as_text_is_read_all_the_same():
-    items = [{"id": "a", "status": "pending"}]
-    for text in (json.dumps(items), repr(items)):
-        opened = [called("todo_write", {"items": text})]
-        closed = [called("todo_write", {"items": text.replace("pending", "completed"), "merge": "true"})]
-        assert [one.value for one in todos([attempt(opened), attempt(opened, closed)], PLAIN)] == [-1.0, 0.0]
+def test_what_the_tool_made_of_a_call_counts_and_not_how_the_call_was_spelled():
+    spelled = {"items": ['{"id": "a", "status": "completed"}'], "merge": " true"}
+    merged = [called("todo_write", spelled, data={"statuses": {"a": "completed", "b": "in_progress"}})]
+    (found,) = todos([attempt(OPEN, merged)])
+    assert found.parts == {"opened": 2.0, "open": 1.0, "dropped": 0.0}

@@ -14,6 +14,7 @@ _SHARE: Any = [ge(0), lt(1)]
 
 READS = ("read_file", "list_dir", "glob", "grep", "semantic_search", "read_lints")
 APART = ("todo_write", "finish")
+TERMINALS = ("run_terminal",)
 
 
 @frozen
@@ -59,11 +60,13 @@ class BrokenCallsConfig:
 
 
 @frozen
-class TodosConfig:
-    """Settings of `todos`."""
+class EvidenceConfig:
+    """Settings of `evidence`."""
 
-    tools: tuple[str, ...] = ("todo_write",)
-    """Tools that write the list: `items` with id and status, and `merge`."""
+    reads: tuple[str, ...] = READS
+    """Tools that look: what they were asked and what they showed is known from then on."""
+    terminals: tuple[str, ...] = TERMINALS
+    """Tools that run the command in their argument `command`: what they print is known too."""
 
 
 @frozen
@@ -88,8 +91,10 @@ class ClaimsConfig:
         r"\b(pytest|unittest|tox|nox)\b|\b(npm|yarn|pnpm|cargo|go|make) (run )?test|\.tests?\b|\btests?\.(py|sh)\b"
     )
     """First words of commands that run tests, as a regular expression."""
-    terminals: tuple[str, ...] = ("run_terminal",)
+    terminals: tuple[str, ...] = TERMINALS
     """Tools that run the command in their argument `command`."""
+    reads: tuple[str, ...] = READS
+    """Tools whose arguments and results tell which files were looked at, beside the terminals'."""
 
 
 @frozen
@@ -122,7 +127,7 @@ class DiffConfig:
 class TerminalOnlyConfig:
     """Settings of `terminal_only`."""
 
-    tools: tuple[str, ...] = ("run_terminal",)
+    tools: tuple[str, ...] = TERMINALS
     """Tools that run commands."""
     apart: tuple[str, ...] = APART
     """Tools that neither look nor change, and are not counted."""
@@ -147,13 +152,13 @@ class RubricConfig:
     cache: str = ""
     """Folder that keeps answers by the hash of what was asked; if not set they are kept while the process lives."""
     max_chars: int = field(default=20_000, validator=_POSITIVE)
-    """Characters of the diff that the judge is shown, half from its head and half from its tail."""
+    """Characters of the diff, and of the final message, that the judge is shown, half from head and half from tail."""
     max_tokens: int = field(default=300, validator=gt(0))
     """Tokens that the judge may answer with."""
     timeout_s: float = field(default=60.0, validator=_POSITIVE)
     """Time for one answer."""
     attempts: int = field(default=3, validator=gt(0))
-    """Times that one answer is asked for before the group is void."""
+    """Times that one answer is asked for, and the answer to a control question where none came."""
     at_once: int = field(default=4, validator=gt(0))
     """Questions on their way to the server together."""
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import io
-import tokenize
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from statistics import median
@@ -14,32 +11,10 @@ from attrs import frozen
 from composer_core import Trace
 from composer_core.diffs import FileDiff, compare
 from composer_core.types import Score
+from composer_plugin_behavior.comments import commented
 from composer_plugin_behavior.config import DiffConfig
 from composer_plugin_behavior.gate import gated, score
 
-MARKS = {
-    "#": (".py", ".pyi", ".sh", ".rb", ".pl", ".toml", ".yml", ".yaml", ".cfg", ".r", ".jl"),
-    "//": (
-        ".js",
-        ".ts",
-        ".jsx",
-        ".tsx",
-        ".c",
-        ".h",
-        ".cc",
-        ".cpp",
-        ".hpp",
-        ".java",
-        ".go",
-        ".rs",
-        ".kt",
-        ".swift",
-        ".cs",
-    ),
-    "--": (".sql", ".lua", ".hs"),
-}
-"""How lines that are comments begin, by the end of the file's name."""
-BLOCK_MARKS = ("/*", "* ", "*/")
 MOST_CHARS = 1 << 20
 """Of a file that is taken apart; larger ones are not looked at for comments."""
 
@@ -112,30 +87,8 @@ def _added(file: FileDiff, text: str) -> tuple[int, int]:
     rows = [row for mark, row in file.rows if mark == "+"]
     if len(text) > MOST_CHARS:
         return 0, 0
-    comments = _python_comments(text) if file.path.endswith((".py", ".pyi")) else None
-    if comments is None:
-        marks = tuple(mark for mark, ends in MARKS.items() if file.path.endswith(ends))
-        marks += BLOCK_MARKS if "//" in marks else ()
-        comments = {row: len(row.strip()) for row in rows if marks and row.lstrip().startswith(marks)}
+    comments = commented(file.path, text)
     return sum(len(row.strip()) for row in rows), sum(comments.get(row, 0) for row in rows)
-
-
-def _python_comments(text: str) -> dict[str, int] | None:
-    """Line -> its characters of comments and of texts that stand as statements; None if it is no Python."""
-    lines = text.split("\n")
-    found: dict[str, int] = {}
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.COMMENT:
-                found[lines[token.start[0] - 1]] = len(token.string)
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
-        return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            for line in lines[node.lineno - 1 : node.end_lineno]:
-                found[line] = len(line.strip())
-    return found
 
 
 def _clipped(value: float) -> float:

@@ -1,13 +1,14 @@
-"""`behavior/monitor`: a tracker that flags a part of the reward which moves while the outcome does not.
+"""`behavior/monitor`: a tracker that flags a part of the reward which does not move with the outcome.
 
 A policy that learns what a reward means gets better at the task as well, or stays as good for less. One that has found
 a way around it moves the part and nothing else, and that is how most hacks look long before anybody reads a trace. So
-it is a flag and no verdict: cheaper success looks the same, and the traces tell which it is.
+it is a flag and no verdict: cheaper success looks the same, and the traces tell which it is. Where the outcome moves
+the other way a hack may be what it costs, or the part the price of solving more: that is flagged too, and said.
 
     shift(part)    = mean of the last w steps - mean of the w before them
     error(part)    = sqrt(s1^2 / w + s2^2 / w), with s^2 the sample variances of the two windows
     flagged        : |shift| > deviations x error and |shift| >= least, of a part
-                     and |shift| <= quiet x error, of the outcome
+                     unless the outcome has moved the same way by more than quiet x error
 
 Parts are the metrics `reward/ID` of a step, weight x value (see `scoring.spread`). The test is Welch's (1947); a trend
 inside a window widens the error, so what is flagged has moved by more than its windows' own noise and slope.
@@ -47,8 +48,15 @@ class Shift:
         first, last = values[:half], values[half:]
         return cls(fmean(first), fmean(last), math.sqrt((variance(first) + variance(last)) / half))
 
+    @property
+    def by(self) -> float:
+        return self.after - self.before
+
     def beyond(self, errors: float) -> bool:
-        return abs(self.after - self.before) > errors * self.error
+        return abs(self.by) > errors * self.error
+
+    def __str__(self) -> str:
+        return f"{'rose' if self.by > 0 else 'fell'} from {self.before:.3g} to {self.after:.3g}"
 
 
 class Monitor:
@@ -87,12 +95,14 @@ class Monitor:
         if len(self._steps) < 2 * self._config.window:
             return []
         outcome = self._shift(self._config.outcome)
-        if outcome is None or outcome.beyond(self._config.quiet):
+        if outcome is None:
             return []
         found = []
         for name in sorted(name for name in self._steps[-1][1] if name.startswith(PART)):
             shift = self._shift(name)
-            if shift and self._moved(shift) and step - self._flagged.get(name, -math.inf) >= self._config.window:
+            if shift is None or not self._moved(shift) or self._together(shift, outcome):
+                continue
+            if step - self._flagged.get(name, -math.inf) >= self._config.window:
                 self._flagged[name] = step
                 found.append(self._told(name, shift, outcome))
         return found
@@ -104,11 +114,14 @@ class Monitor:
         return Shift.of(numbers) if len(numbers) == len(values) else None
 
     def _moved(self, shift: Shift) -> bool:
-        return abs(shift.after - shift.before) >= self._config.least and shift.beyond(self._config.deviations)
+        return abs(shift.by) >= self._config.least and shift.beyond(self._config.deviations)
+
+    def _together(self, shift: Shift, outcome: Shift) -> bool:
+        """Whether the outcome has moved the way the part did."""
+        return outcome.beyond(self._config.quiet) and outcome.by * shift.by > 0
 
     def _told(self, name: str, shift: Shift, outcome: Shift) -> str:
         first, last = self._steps[0][0], self._steps[-1][0]
-        how = "rose" if shift.after > shift.before else "fell"
-        moved = f"{name.removeprefix(PART)} {how} from {shift.before:.3g} to {shift.after:.3g}"
-        still = f"{self._config.outcome} stayed at {outcome.after:.3g}"
-        return f"{moved} in steps {first} to {last} of {self._stage} while {still}: look at traces of both halves"
+        beside = str(outcome) if outcome.beyond(self._config.quiet) else f"stayed at {outcome.after:.3g}"
+        where = f"in steps {first} to {last} of {self._stage} while {self._config.outcome} {beside}"
+        return f"{name.removeprefix(PART)} {shift} {where}: look at traces of both halves"

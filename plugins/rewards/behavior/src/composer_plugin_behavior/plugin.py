@@ -6,9 +6,10 @@ listed beside an outcome of weight 1.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
-from composer_core import Footprint, RewardSpec, TrackerSpec, hookimpl
+from composer_core import Footprint, Problem, RewardSpec, RunView, TrackerSpec, hookimpl
 from composer_plugin_behavior import config
 
 COMPOSER_API = 1
@@ -50,7 +51,6 @@ def composer_rewards() -> Iterable[RewardSpec]:
         name="todos",
         summary="to-dos that were opened and left open or dropped",
         function="composer_plugin_behavior.todos:todos",
-        config=config.TodosConfig,
         scope="group",
         range=COST,
         weight=0.05,
@@ -59,6 +59,7 @@ def composer_rewards() -> Iterable[RewardSpec]:
         name="evidence",
         summary="changes of files that were never read or found",
         function="composer_plugin_behavior.evidence:evidence",
+        config=config.EvidenceConfig,
         scope="group",
         range=COST,
         weight=0.05,
@@ -114,8 +115,18 @@ def composer_trackers() -> Iterable[TrackerSpec]:
     """The monitor keeps two windows of steps and writes nothing of its own."""
     yield TrackerSpec(
         name="monitor",
-        summary="flags a part of the reward that moves while the outcome does not",
+        summary="flags a part of the reward that does not move with the outcome",
         factory="composer_plugin_behavior.monitor:Monitor",
         config=config.MonitorConfig,
         footprint=Footprint(),
     )
+
+
+@hookimpl
+def composer_check(run: RunView) -> Iterable[Problem]:
+    """A judge's key is there before the first group is judged."""
+    for at, (_, chosen) in enumerate(run.settings.get("rewards", ())):
+        name = chosen.key_env if isinstance(chosen, config.RubricConfig) else ""
+        if name and not os.environ.get(name):
+            fix = f"export {name}=..., or leave key_env out"
+            yield Problem(f"rewards[{at}].key_env", f"the judge's key is not set: no variable {name}", fix)

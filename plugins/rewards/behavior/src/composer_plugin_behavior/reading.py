@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from attrs import Factory, define
 
@@ -36,7 +36,7 @@ def changed(result: ToolResult) -> list[str]:
 
 def names(text: str, path: str) -> bool:
     """Whether a text names a path, and no longer one that holds it."""
-    return re.search(rf"(?<![\w./-])(?:\./)?{re.escape(path)}(?![\w/-])", text) is not None
+    return path in text and re.search(rf"(?<![\w./-])(?:\./)?{re.escape(path)}(?![\w/-])", text) is not None
 
 
 def final_message(trace: Trace) -> str:
@@ -50,10 +50,12 @@ def final_message(trace: Trace) -> str:
 class Seen:
     """What the policy has been shown so far, turn by turn."""
 
+    tools: Collection[str]
+    """Those that look or run commands; others may repeat what the policy has made up, as a list of to-dos does."""
     read: set[str] = Factory(set)
     """Paths whose contents were shown."""
     texts: list[str] = Factory(list)
-    """Arguments of calls that changed no file, and what they printed."""
+    """Arguments of calls of these tools that changed no file, and what they printed."""
 
     def add(self, turn: Turn) -> None:
         """Take in a turn that has ended."""
@@ -62,6 +64,8 @@ class Seen:
                 continue
             if isinstance(path := result.data.get("read"), str):
                 self.read.add(normal(path))
+            if call.name not in self.tools:
+                continue
             self.texts += [str(value) for value in call.arguments.values()]
             folder = str(result.data.get("listed", ""))
             lines = result.text.split("\n") if folder else []

@@ -42,7 +42,9 @@ def todo_write(context: ToolContext, items: list[Todo], merge: bool = False) -> 
         todos[item.id] = {**asdict(item), "content": content}
     context.state["todos"] = list(todos.values())
     lines = [f"{MARKS[todo['status']]} {todo['id']} {todo['content']}" for todo in todos.values()]
-    return ToolOutput("\n".join(lines) or "no to-dos", data={"open_todos": open_todos(context), "todos": len(todos)})
+    statuses = {id: todo["status"] for id, todo in todos.items()}
+    data = {"open_todos": open_todos(context), "todos": len(todos), "statuses": statuses}
+    return ToolOutput("\n".join(lines) or "no to-dos", data=data)
 
 
 def finish(context: ToolContext, message: str = "") -> ToolOutput:
