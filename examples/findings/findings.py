@@ -15,6 +15,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -34,18 +35,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.quick:
         return quick(options)
-    runs = Runs(options.runs, settings=options.set)
-    for seed in () if options.page else options.seeds:
-        for key in options.findings or FINDINGS:
-            one(key, seed, runs, options)
+    if not options.page:
+        everything(options)
     write(results.load(options.results), options.out)
     return 0
+
+
+def everything(options: argparse.Namespace) -> None:
+    """Every finding that has no result, seed by seed, or several seeds at a time with a core each."""
+    runs = Runs(options.runs, settings=options.set, everywhere=["threads=1"] if options.jobs > 1 else [])
+    with ThreadPoolExecutor(options.jobs) as pool:  # each run is a process of its own
+        made = pool.map(
+            lambda seed: [one(key, seed, runs, options) for key in options.findings or FINDINGS], options.seeds
+        )
+        list(made)
 
 
 def one(key: str, seed: int, runs: Runs, options: argparse.Namespace) -> None:
     """Every arm of a finding that has no result with this seed."""
     given = f"python examples/findings/findings.py {key} --seeds {seed}"
-    given += "".join(f" --set '{text}'" for text in options.set)
+    given += f" --jobs {options.jobs}" * (options.jobs > 1) + "".join(f" --set '{text}'" for text in options.set)
     arms = [arm for arm in FINDINGS[key].arms if not results.path(key, arm, seed, options.results).exists()]
     if key == "summary" and arms and (missing := long_horizon.missing(options.long_horizon, seed)):
         print(f"summary, seed {seed}: no finished run in {missing[0]}; first: {long_horizon.COMMAND}", file=sys.stderr)
@@ -89,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("findings", nargs="*", metavar="FINDING", help=f"default all: {', '.join(FINDINGS)}")
     made.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    made.add_argument("--jobs", type=int, default=1, help="seeds at a time, each on one core; times are not alone then")
     made.add_argument("--quick", action="store_true", help="every run in miniature, the first seed; writes nothing")
     made.add_argument("--page", action="store_true", help="run nothing, write the page of the results that there are")
     made.add_argument("--runs", type=Path, default=ROOT / "runs/findings", help="folder of the run folders")

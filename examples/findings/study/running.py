@@ -40,6 +40,8 @@ class Runs:
     quick: bool = False
     settings: tuple[str, ...] = field(default=(), converter=tuple)
     """For every run that ends a chain: to try something out. Runs that others share stay as they are."""
+    everywhere: tuple[str, ...] = field(default=(), converter=tuple)
+    """For every run."""
 
     def folders(self, name: str, seed: int) -> list[Path]:
         """The finished run folders of a run's chain, itself last.
@@ -61,7 +63,8 @@ class Runs:
         recipe = RECIPES[name]
         sets = [f"seed={seed}", *recipe.settings]
         sets += [f"model.path={json.dumps(str(before / 'model'))}"] if before else []
-        sets += [*extra, *(_tiny(recipe.file, recipe.settings, first=before is None) if self.quick else ())]
+        sets += [*extra, *self.everywhere]
+        sets += _tiny(recipe.file, recipe.settings, first=before is None) if self.quick else []
         fresh = [
             str(HERE / recipe.file),
             "--run-dir",

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import findings
 import pytest
 from study.findings import FINDINGS
 from study.recipes import HERE, RECIPES, chain
@@ -82,3 +83,14 @@ def test_a_finding_in_miniature_goes_from_nothing_to_its_page(tmp_path):
     assert "Not measured yet" not in section
     assert "Every arm has 1 of three seeds." in section
     assert "nothing of this is a finding" in done.stdout
+
+
+@pytest.mark.parametrize(("jobs", "everywhere"), [(1, ()), (2, ("threads=1",))])
+def test_seeds_that_run_at_a_time_have_a_core_each(monkeypatch, tmp_path, jobs, everywhere):
+    asked = []
+    monkeypatch.setattr(findings, "one", lambda key, seed, runs, options: asked.append((seed, key, runs.everywhere)))
+    monkeypatch.setattr(findings, "write", lambda found, out: None)
+    words = ["effort", "scaling", "--seeds", "1", "2", "--jobs", str(jobs), "--out", str(tmp_path)]
+    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
+    assert findings.main(words) == 0
+    assert sorted(asked) == [(seed, key, everywhere) for seed in (1, 2) for key in ("effort", "scaling")]
