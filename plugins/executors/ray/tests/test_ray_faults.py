@@ -106,10 +106,17 @@ def test_a_task_that_always_ends_its_process_stops_the_run_with_the_cause(run):
 
 
 def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_asked_again(run, undisturbed):
-    made = run("executor.workers=2", "executor.environments=true", plugins="ray,mishaps,server").start()
-    made.kill("environment/", under="worker/")
-    made.finish()
-    same_as(made, undisturbed)
+    for name in (
+        "first",
+        "second",
+        "third",
+    ):  # one whose sandbox is not made yet asks again without a loss, so a kill may cost none
+        made = run("executor.workers=2", "executor.environments=true", plugins="ray,mishaps,server", name=name).start()
+        made.kill("environment/", under="worker/")
+        made.finish()
+        same_as(made, undisturbed)
+        if made.voids():
+            break
     assert set(made.voids()) == {"lost"}
 
 
