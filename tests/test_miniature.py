@@ -10,6 +10,7 @@ import pytest
 
 RUN = "examples/quickstart/run.toml"
 SMALL = [
+    "threads=1",  # two that wait for each other beside another worker's tests train slower than one
     "stages.restoring.steps=1000",
     "stages.sft.episodes=1150",
     "stages.sft.steps=600",
