@@ -13,6 +13,7 @@ from composer_core.types import Branch, SlotKey, Stop, ToolResult, Trace, Turn
 from composer_plugin_summary.config import ProbeConfig, PromptedConfig, SummaryConfig, TruncateConfig
 from composer_plugin_summary.metrics import kept_shares, segments
 from composer_plugin_summary.plugin import composer_rewards
+from composer_plugin_summary.probe import kept
 from composer_plugin_summary.summarize import Summarizing
 from composer_plugin_summary.truncate import Truncating
 from composer_testing.contracts.contexts import ContextContract, view
@@ -87,6 +88,18 @@ def test_each_closed_branch_tells_its_tokens_before_and_after():
 def test_facts_are_kept_if_they_stand_behind_the_thought_and_only_those_that_were_read_count():
     assert kept_shares(segments(CHAIN), FACTS, "</think>") == [1.0, 0.0]
     assert kept_shares(segments(CHAIN), FACTS, "none") == [1.0, 0.5]
+
+
+def test_the_probe_tells_each_summary_and_which_were_cut_or_empty():
+    task = evolve(view(1).task, labels={"facts": "\n".join(FACTS)})
+    found = kept(CHAIN, task, ProbeConfig())
+    assert (found.note, found.parts["cut_share"], found.parts["empty_share"]) == ("1.00 0.00", 0.5, 0.0)
+    thought = next(turn for turn in CHAIN.turns if turn.purpose == "summary")
+    said = {thought.index: evolve(thought, text="hm </think> ")}
+    empty = evolve(CHAIN, turns=tuple(said.get(turn.index, turn) for turn in CHAIN.turns))
+    assert kept(empty, task, ProbeConfig()).parts["empty_share"] == 0.5
+    truncated = evolve(CHAIN, turns=tuple(turn for turn in CHAIN.turns if turn.purpose == "act"))
+    assert kept(truncated, task, ProbeConfig()).parts["empty_share"] == 0.0
 
 
 class TestKept(RewardContract):

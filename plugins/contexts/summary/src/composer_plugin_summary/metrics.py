@@ -28,6 +28,11 @@ class Segment:
     read: str
     """The results of this branch."""
 
+    @property
+    def asked(self) -> bool:
+        """Whether a summary was asked for; an answer has at least the token that ends it."""
+        return self.summary_tokens > 0
+
     def summary(self, think_end: str) -> str:
         """Its words behind the thought, if a thought was ended."""
         thought, mark, summary = self.text.partition(think_end)

@@ -26,7 +26,7 @@ def kept(trace: Trace, task: TaskView, config: ProbeConfig) -> Score:
             "tokens_after": _mean([one.tokens_after for one in found]),
             "summary_tokens": _mean([one.summary_tokens for one in found]),
             "cut_share": _mean([one.cut for one in found]),
-            "empty_share": _mean([not one.summary(config.think_end).strip() for one in found]),
+            "empty_share": _mean([one.asked and not one.summary(config.think_end).strip() for one in found]),
         }
     note = " ".join(f"{share:.2f}" for share in shares)
     return Score("summary/kept", "", _mean(shares) if shares else 1.0, parts, note)
