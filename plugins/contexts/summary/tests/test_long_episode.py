@@ -1,17 +1,16 @@
-"""An episode of a million tokens holds one window of them, and survives its process (COMPOSER_SOAK=1: all of them)."""
+"""An episode of a million tokens and 500 calls holds one window of them, and survives its process."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-TOKENS, CALLS = (1_000_000, 500) if os.environ.get("COMPOSER_SOAK") else (200_000, 100)
+TOKENS, CALLS = 1_000_000, 500
 ACTING_BYTES = 6 << 20
 """Most that an episode may take while it acts, whatever its length: windows of 20,000 tokens, and the interpreter's."""
-GROWTH_BYTES = 1 << 20
+GROWTH_BYTES = 2 << 20
 """Most that an episode may take more while it acts than one of a quarter of its length; holding its branches takes 9
 bytes a token, and words and calls."""
 TRACE_BYTES_PER_TOKEN = 20
