@@ -37,7 +37,7 @@ class Recipe:
 
 def _amount(share: float) -> tuple[str, ...]:
     """Pre-training on text, so many times as long; copying is the same."""
-    return f"stages.pretrain.steps={100 * share:.0f}", f"stages.restoring.steps={600 * share:.0f}"
+    return f"stages.pretrain.steps={100 * share:.0f}", f"stages.restoring.steps={1000 * share:.0f}"
 
 
 RECIPES: Mapping[str, Recipe] = {

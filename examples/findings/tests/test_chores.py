@@ -190,8 +190,12 @@ def test_blind_it_writes_whole_files_from_memory_where_no_file_is_named():
     assert repaired(task_id, turns) == {drill.path: drill.function.text for drill in chore.drills}
     spared = played(task_id, 1, blind_share=1.0, spare_share=1.0)
     assert len(spared) == 4
-    assert spared[2][0][1]["path"] not in chore.paths
-    assert repaired(task_id, spared) == repaired(task_id, turns)
+    spare = spared[2][0][1]
+    assert spare["path"] not in chore.paths
+    assert {"path": spare["path"], "content": spare["content"]} in [
+        {"path": one.path, "content": one.text} for one in known(TASKS.config.body_chars)
+    ]
+    assert spared[:2] + spared[3:] == turns
     assert played("train-path-2-0001", 1, blind_share=1.0) == played("train-path-2-0001", 1)
 
 

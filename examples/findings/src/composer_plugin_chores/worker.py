@@ -7,7 +7,7 @@ whole without a look. Every habit is drawn by itself from the attempt's noise, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -15,7 +15,7 @@ from composer_core import BuildContext
 from composer_core.errors import ConfigError
 from composer_core.noise import key_of, uniform
 from composer_core.types import Call, GenerateRequest, ParsedTurn
-from composer_plugin_chores.chores import Chore
+from composer_plugin_chores.chores import Chore, known
 from composer_plugin_chores.config import WorkerConfig
 from composer_plugin_chores.tasks import ChoreSet
 from composer_plugin_drills.catalog import Function, body
@@ -23,15 +23,15 @@ from composer_plugin_drills.config import DemonstratorConfig
 from composer_plugin_drills.demonstrator import STUB
 from composer_plugin_drills.drills import Drill
 from composer_plugin_drills.script import ScriptedSampler
-from composer_plugin_drills.workspace import COMMAND, company
+from composer_plugin_drills.workspace import COMMAND
 
 Step = tuple[str, Mapping[str, Any]]
 """A call to be: the tool's name, and its arguments."""
 WRONG = DemonstratorConfig().wrong_habits
 """Operators whose repair may be a stub."""
-WASTE = ("check first", "tests", "again", "check")
-"""Superfluous calls: the tests run before anything is looked at, a test file read, a file read again once it is
-edited, the tests run at the end."""
+WASTE = ("check first", "package", "again", "check")
+"""Superfluous calls: the tests run before anything is looked at, the package's empty `__init__.py` read, a file read
+again once it is edited, the tests run at the end."""
 CHECK: Step = ("run_terminal", {"command": COMMAND})
 FINISH: Step = ("finish", {})
 
@@ -49,7 +49,8 @@ class Worker(ScriptedSampler):
             raise ConfigError("it knows chores only", who="chores/worker", where="tasks.use", fix="chores/chores")
         chore = tasks.chore(request.task_id)
         key = key_of("worker", request.noise, chore.id)
-        turns = [*_blindly(chore, self.config, key)] or [*_properly(chore, self.config, key)]
+        by_heart = known(tasks.config.body_chars)
+        turns = [*_blindly(chore, self.config, by_heart, key)] or [*_properly(chore, self.config, key)]
         return [turn_of(steps) for steps in [*turns, [FINISH]]]
 
 
@@ -60,7 +61,7 @@ def _properly(chore: Chore, config: WorkerConfig, key: int) -> Iterator[list[Ste
     edits = [_edit(drill, config, key) for drill in chore.drills]
     yield from [[CHECK]] if "check first" in waste else []
     yield from [[_grep(drill)] for drill in chore.drills] if chore.named == "function" else []
-    yield from [[_read(f"tests/test_{chore.drills[0].function.name}.py")]] if "tests" in waste else []
+    yield from [[_read(f"{chore.drills[0].function.module}/__init__.py")]] if "package" in waste else []
     if len(chore.drills) > 1 and uniform(key, 0) < config.parallel_share:
         yield from (reads, edits)
     else:
@@ -69,12 +70,17 @@ def _properly(chore: Chore, config: WorkerConfig, key: int) -> Iterator[list[Ste
     yield from [[CHECK]] if "check" in waste else []
 
 
-def _blindly(chore: Chore, config: WorkerConfig, key: int) -> Iterator[list[Step]]:
-    """Files written from memory; nothing where the request says which files they are, or the draw is against it."""
+def _blindly(chore: Chore, config: WorkerConfig, by_heart: Sequence[Function], key: int) -> Iterator[list[Step]]:
+    """Files written from memory; nothing where the request says which files they are, or the draw is against it.
+
+    A spare one is the next of the functions that pre-training teaches: a policy cannot imitate what it never read.
+    """
     if chore.named == "path" or uniform(key, 1) >= config.blind_share:
         return
-    spare = [company(chore.drills[0])[0]] if uniform(key, 2) < config.spare_share else []
-    yield from ([_write(function)] for function in [*(drill.function for drill in chore.drills), *spare])
+    asked = [drill.function for drill in chore.drills]
+    order = [*by_heart[by_heart.index(asked[0]) :], *by_heart]
+    spare = next(one for one in order if one not in asked)
+    yield from ([_write(function)] for function in [*asked, *([spare] if uniform(key, 2) < config.spare_share else [])])
 
 
 def _edit(drill: Drill, config: WorkerConfig, key: int) -> Step:
