@@ -7,7 +7,11 @@ one arm is paired with that in the other. Non-inferior means a mean paired diffe
 bootstrap interval, clustered by task, is at most 0.05 to either side. Finished runs are read and not repeated,
 interrupted ones resumed.
 
+With --whole the component is there from the first stage on, and what it is compared with are the runs of
+`benchmarks/quickstart.py`. No weights are shared then, so the arms differ by the spread of seeds as well.
+
     python benchmarks/non_inferior.py mxfp8 --seeds 1 2 3
+    python benchmarks/non_inferior.py mxfp8 --seeds 1 2 3 --whole
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import field, frozen
 from results import ROOT, Results, Row, parser
 
 from composer_core import statistics
@@ -33,6 +38,7 @@ ARMS: Mapping[str, tuple[str, Sequence[str]]] = {
 }
 """Plugins beside the run file's own, and what is set."""
 BOUND = 0.05
+TITLE = "The main job with another component, beside the main job without"
 
 
 def inline(value: Any) -> str:
@@ -62,20 +68,42 @@ def part(file: Mapping[str, Any], stages: Sequence[Any], evaluations: Sequence[A
     return [f"{name}={inline(value)}" for name, value in chosen.items()]
 
 
-def run(arm: str, seed: int, folder: Path) -> Path:
-    """The finished run folder of one seed of an arm, which evaluates only what is compared.
+@frozen
+class Job:
+    """The run file, and where and how its runs are made."""
 
-    That of the seed's checkpoint is made beside it.
-    """
-    file = tomllib.loads((ROOT / RUN).read_text(encoding="utf-8"))
-    learning = [stage for stage in file["stages"] if stage["kind"] == "rl"]
-    before = [stage for stage in file["stages"] if stage["kind"] != "rl"]
-    compared = [{**row, "when": ["after"]} for row in file["evaluations"] if row["name"] == "main"]
-    start = train(folder / f"checkpoint-seed{seed}", "", [f"seed={seed}", *part(file, before, [])])
-    model = {"use": "hf/causal-lm", "path": str((start / "model").resolve())}
-    plugins, settings = ARMS[arm]
-    chosen = [f"seed={seed}", f"model={inline(model)}", *part(file, learning, compared), *settings]
-    return train(folder / f"{arm}-seed{seed}", plugins, chosen)
+    folder: Path
+    settings: Sequence[str] = ()
+    """Set in every run that is made."""
+    file: Mapping[str, Any] = field(factory=lambda: tomllib.loads((ROOT / RUN).read_text(encoding="utf-8")))
+
+    @property
+    def compared(self) -> list[Any]:
+        """The one evaluation that arms are compared by."""
+        return [{**row, "when": ["after"]} for row in self.file["evaluations"] if row["name"] == "main"]
+
+    def learning(self, arm: str, seed: int) -> Path:
+        """The finished run of reinforcement learning alone, from the seed's checkpoint, which is made beside it."""
+        learning = [stage for stage in self.file["stages"] if stage["kind"] == "rl"]
+        before = [stage for stage in self.file["stages"] if stage["kind"] != "rl"]
+        start = self._train(f"checkpoint-seed{seed}", "", seed, part(self.file, before, []))
+        model = {"use": "hf/causal-lm", "path": str((start / "model").resolve())}
+        chosen = [f"model={inline(model)}", *part(self.file, learning, self.compared)]
+        return self._arm(f"{arm}-seed{seed}", arm, seed, chosen)
+
+    def whole(self, arm: str, seed: int) -> Path:
+        """The finished run of every stage; without a component it is that of `benchmarks/quickstart.py`."""
+        if arm == "base":
+            return self._train(f"quickstart-seed{seed}", "", seed, [])
+        stages = [{**stage, "evaluate_every": 0} if stage["kind"] == "rl" else stage for stage in self.file["stages"]]
+        return self._arm(f"{arm}-whole-seed{seed}", arm, seed, part(self.file, stages, self.compared))
+
+    def _arm(self, name: str, arm: str, seed: int, chosen: Sequence[str]) -> Path:
+        plugins, settings = ARMS[arm]
+        return self._train(name, plugins, seed, [*chosen, *settings])
+
+    def _train(self, name: str, plugins: str, seed: int, settings: Sequence[str]) -> Path:
+        return train(self.folder / name, plugins, [f"seed={seed}", *self.settings, *settings])
 
 
 def rows_of(paths: Sequence[Path]) -> dict[str, list[int]]:
@@ -117,11 +145,15 @@ def main() -> int:
     options.add_argument("arms", nargs="+", choices=[arm for arm in ARMS if arm != "base"])
     options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     options.add_argument("--runs", type=Path, default=ROOT / "runs", help="folder of the run folders")
+    options.add_argument("--whole", action="store_true", help="with the component in every stage, from random weights")
+    options.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set in every run made here")
     chosen = options.parse_args()
-    results = Results("non_inferior", "The main job with another component, beside the main job without")
-    base = [run("base", seed, chosen.runs) for seed in chosen.seeds]
+    job = Job(chosen.runs, chosen.set)
+    made = job.whole if chosen.whole else job.learning
+    results = Results(f"non_inferior{'_whole' * chosen.whole}", TITLE + ", every stage of it" * chosen.whole)
+    base = [made("base", seed) for seed in chosen.seeds]
     for arm in chosen.arms:
-        rows, remark = compare(arm, base, [run(arm, seed, chosen.runs) for seed in chosen.seeds])
+        rows, remark = compare(arm, base, [made(arm, seed) for seed in chosen.seeds])
         results.rows += rows
         results.remarks.append(remark)
     return results.finish(chosen)

@@ -8,6 +8,7 @@ import importlib
 import json
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -149,3 +150,22 @@ def test_an_arm_with_too_few_attempts_is_not_shown_to_be_the_same(module, run_fo
 def test_seeds_are_pooled_by_task(module, run_folder):
     seeds = [run_folder("a1", {"t": [1, 0]}), run_folder("a2", {"t": [1, 1]})]
     assert module("non_inferior").rows_of(seeds) == {"t": [1, 0, 1, 1]}
+
+
+def test_whole_an_arm_has_its_component_in_every_stage_and_else_in_the_last_alone(module, tmp_path, monkeypatch):
+    made = {}
+    monkeypatch.setattr(module("non_inferior"), "train", lambda path, *rest: made.update({path.name: rest}) or path)
+    job = module("non_inferior").Job(tmp_path, ["threads=1"])
+    for way in (job.whole, job.learning):
+        way("base", 2)
+        way("mxfp8", 2)
+    assert made["quickstart-seed2"] == ("", ["seed=2", "threads=1"])
+    kernel, kinds = 'model.experts.kernel="mxfp8/experts"', {}
+    for name, (plugins, settings) in made.items():
+        assert (plugins == "mxfp8") == (kernel in settings)
+        found = tomllib.loads("\n".join(line for line in settings if line != kernel))
+        assert (found["seed"], found["threads"]) == (2, 1)
+        kinds[name, plugins] = {stage["kind"] for stage in found.get("stages", [])}
+    assert kinds["mxfp8-whole-seed2", "mxfp8"] == {"pretrain", "sft", "rl"}
+    assert kinds["checkpoint-seed2", ""] == {"pretrain", "sft"}
+    assert kinds["mxfp8-seed2", "mxfp8"] == kinds["base-seed2", ""] == {"rl"}
