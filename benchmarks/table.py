@@ -53,7 +53,7 @@ def section(found: Mapping[str, Any]) -> str:
         "",
         f"{found['date']}, `{found['command']}`, revision {found['revision']}; {found['machine']}{versions}.",
         "",
-        *doc(found["name"]),
+        *(doc(found["name"]) if f"/{found['name']}.py" in found["command"] else ()),  # told once of a script's several
         *(f"- {remark}" for remark in found["remarks"]),
         *([""] if found["remarks"] else []),
     ]
