@@ -23,7 +23,7 @@ from study import long_horizon, results
 from study.findings import FINDINGS
 from study.page import arms_of, figure, page
 from study.recipes import HERE
-from study.running import Runs
+from study.running import OtherRunError, Runs
 
 ROOT = HERE.parent.parent
 
@@ -35,8 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.quick:
         return quick(options)
+    timed = [key for key in options.findings or FINDINGS if any(len(runs) > 1 for runs in FINDINGS[key].arms.values())]
+    if options.jobs > 1 and timed and not options.page:
+        print(f"{timed[0]} measures times of episodes that run alone; fix: --jobs 1, or leave it out", file=sys.stderr)
+        return 2
     if not options.page:
-        everything(options)
+        try:
+            everything(options)
+        except OtherRunError as error:
+            print(error, file=sys.stderr)
+            return 2
     write(results.load(options.results), options.out)
     return 0
 

@@ -3,75 +3,118 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, permutations, product
 
 from attrs import frozen
 
 from composer_core import statistics
-from composer_core.noise import bits, key_of, shuffled
+from composer_core.noise import bits, key_of
 from composer_core.statistics import mean
+from study.effects import Found, Span
 
 Point = tuple[float, float]
 
 
 @frozen
-class Slope:
-    """A straight line through points, by least squares; the interval resamples points."""
+class Sample:
+    """A point of a curve, and what it shares with others."""
 
-    value: float
-    low: float
-    high: float
-    at_one: float
-    """The line where x is 0."""
+    x: float
+    y: float
+    kind: int
+    """Kinds have a height of their own, and one slope."""
+    step: int
+    """What was measured at one step is resampled together."""
 
 
-def slope(points: Sequence[Point], seed: int = 0) -> Slope:
-    """Of y over x.
+def slope(title: str, seeds: Mapping[int, Sequence[Sample]]) -> Found:
+    """Of y over x by least squares, the mean over seeds; intervals resample the steps of each seed.
 
     Raises:
-        ValueError: fewer than two different x.
+        ValueError: a seed has fewer than two different x.
     """
-    if len({x for x, _ in points}) < 2:
+    drawn = {seed: [_slope(samples), *_resampled(samples, seed)] for seed, samples in seeds.items()}
+    every = [mean(values) for values in zip(*drawn.values(), strict=True)]
+    return Found(title, 1, _span(every), {seed: _span(values) for seed, values in drawn.items()})
+
+
+def _span(values: Sequence[float]) -> Span:
+    """The first, and the interval of the others."""
+    value, *resampled = values
+    return Span(value, statistics.percentile(resampled, 0.025), statistics.percentile(resampled, 0.975))
+
+
+def _resampled(samples: Sequence[Sample], seed: int) -> list[float]:
+    by_step: dict[int, list[Sample]] = {}
+    for one in samples:
+        by_step.setdefault(one.step, []).append(one)
+    steps, key, found = [*by_step.values()], key_of("slope", seed), list[float]()
+    draw = 0
+    while len(found) < statistics.RESAMPLES:
+        chosen = [steps[bits(key, draw * len(steps) + place) % len(steps)] for place in range(len(steps))]
+        draw += 1
+        if len({id(step) for step in chosen}) > 1:
+            found.append(_slope([one for step in chosen for one in step]))
+    return found
+
+
+def _slope(samples: Sequence[Sample]) -> float:
+    by_kind: dict[int, list[Sample]] = {}
+    for one in samples:
+        by_kind.setdefault(one.kind, []).append(one)
+    both = spread = 0.0
+    for group in by_kind.values():
+        x_mean, y_mean = mean([one.x for one in group]), mean([one.y for one in group])
+        both += sum((one.x - x_mean) * (one.y - y_mean) for one in group)
+        spread += sum((one.x - x_mean) ** 2 for one in group)
+    if not spread:
         raise ValueError("a slope needs two different x")
-    key, size, found = key_of("slope", seed), len(points), []
-    for resample in range(statistics.RESAMPLES):
-        drawn = [points[bits(key, resample * size + place) % size] for place in range(size)]
-        if len({x for x, _ in drawn}) > 1:
-            found.append(_least_squares(drawn)[0])
-    value, at_one = _least_squares(points)
-    return Slope(value, statistics.percentile(found, 0.025), statistics.percentile(found, 0.975), at_one)
-
-
-def _least_squares(points: Sequence[Point]) -> Point:
-    x_mean, y_mean = mean([x for x, _ in points]), mean([y for _, y in points])
-    spread = sum((x - x_mean) ** 2 for x, _ in points)
-    value = sum((x - x_mean) * (y - y_mean) for x, y in points) / spread
-    return value, y_mean - value * x_mean
+    return both / spread
 
 
 @frozen
 class Correlation:
-    """Spearman's rank correlation, and the share of orders of y that give one as far from 0."""
+    """Spearman's rank correlation, claimed to be negative."""
 
+    title: str
     value: float
     p: float
+    """Share of the orders of y within each seed that give a value as low."""
+    seeds: Mapping[int, float]
     count: int
 
+    @property
+    def verdict(self) -> str:
+        if self.p <= 0.05:
+            return "holds"
+        return "fails" if self.p >= 0.95 and self.value > 0 else "open"
 
-def rank_correlation(points: Sequence[Point], seed: int = 0) -> Correlation:
-    """Ties share the mean of their ranks.
+
+def rank_correlation(title: str, seeds: Mapping[int, Sequence[Point]]) -> Correlation:
+    """Over all seeds' points; ties share the mean of their ranks.
+
+    Points of a seed share its tasks and its noise, so orders are tried within seeds, every one of them.
 
     Raises:
         ValueError: fewer than three points, or all of an axis are equal.
     """
-    xs, ys = ranks([x for x, _ in points]), ranks([y for _, y in points])
-    if len(points) < 3 or len(set(xs)) < 2 or len(set(ys)) < 2:
+    xs = ranks([x for points in seeds.values() for x, _ in points])
+    ys = ranks([y for points in seeds.values() for _, y in points])
+    if len(xs) < 3 or len(set(xs)) < 2 or len(set(ys)) < 2:
         raise ValueError("a rank correlation needs three points that differ")
-    value = _correlation(xs, ys)
-    places = list(range(len(ys)))
-    orders = (shuffled(places, key_of("ranks", seed, number)) for number in range(statistics.RESAMPLES))
-    as_far = sum(abs(_correlation(xs, [ys[place] for place in order])) >= abs(value) - 1e-12 for order in orders)
-    return Correlation(value, (as_far + 1) / (statistics.RESAMPLES + 1), len(points))
+    value, starts = _correlation(xs, ys), [0]
+    for points in seeds.values():
+        starts.append(starts[-1] + len(points))
+    parts = [ys[start:stop] for start, stop in pairwise(starts)]
+    orders = product(*(permutations(part) for part in parts))
+    low = [_correlation(xs, [y for part in order for y in part]) <= value + 1e-12 for order in orders]
+    alone = {
+        seed: _correlation(ranks([x for x, _ in points]), ranks([y for _, y in points]))
+        for seed, points in seeds.items()
+        if len({x for x, _ in points}) > 1 and len({y for _, y in points}) > 1
+    }
+    return Correlation(title, value, sum(low) / len(low), alone, len(xs))
 
 
 def ranks(values: Sequence[float]) -> list[float]:

@@ -4,8 +4,9 @@ Both arms were asked the same tasks as often, so they are paired by task; a task
 Intervals are 95 % bootstrap intervals that resample tasks. What is one number for a run is paired by seed, and its
 interval is the range of the seeds.
 
-An effect holds if its interval lies on the claimed side of 0 and so does each seed; a solve rate holds if it is
-non-inferior: a mean difference of at least -0.05, known to 0.05 to either side.
+An effect holds if its interval lies on the claimed side of 0, and that of every seed by itself does too. A solve rate
+holds if it is non-inferior: a mean difference of at least -0.05, known to 0.05 to either side, where so much is solved
+that something could be lost.
 """
 
 from __future__ import annotations
@@ -26,35 +27,52 @@ Arms = Mapping[str, Mapping[int, Result]]
 Pairs = Mapping[int, Mapping[str, float]]
 """Seed -> task -> difference."""
 FIGURE = "figure:"
+FLOOR = 0.3
+"""Least solve rate of the untreated arm at which -0.05 is a small part of what there is to lose."""
+
+
+@frozen
+class Span:
+    """A value and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def beyond_0(self, sign: int) -> bool:
+        """Whether all of the interval lies on that side of 0."""
+        return min(sign * self.low, sign * self.high) > 0
+
+    def __str__(self) -> str:
+        return f"{self.value:+.3g} ({self.low:+.3g} to {self.high:+.3g})"
 
 
 @frozen
 class Found:
-    """An effect as measured."""
+    """An effect, or a slope, as measured."""
 
-    effect: Effect
-    treated: float
-    untreated: float
-    value: float
-    low: float
-    high: float
-    seeds: Mapping[int, float]
-    tasks: int
-    """How many tasks it is of; 0 for a figure of whole runs."""
+    title: str
+    sign: int | None
+    """What is claimed, as of an `Effect`."""
+    all: Span
+    seeds: Mapping[int, Span]
+    levels: tuple[float, float] | None = None
+    """Of the treated arm and of the untreated one, over what is paired; None where there are no two levels."""
+    tasks: int = 0
+    """How many tasks it is of; 0 for what is no table of tasks."""
 
     @property
     def verdict(self) -> str:
         """holds, fails (it is the other way round), open, or "" where nothing is claimed."""
-        sign = self.effect.sign
-        if sign is None:
+        if self.sign is None:
             return ""
-        if sign == 0:
-            known = max(self.high - self.value, self.value - self.low) <= -NOT_WORSE
-            held = self.value >= NOT_WORSE and known and self.untreated > 0  # where nothing is solved, nothing is lost
-            return "fails" if self.high < NOT_WORSE else "holds" if held else "open"
-        if min(sign * self.low, sign * self.high, *(sign * one for one in self.seeds.values())) > 0:
+        if self.sign == 0:
+            known = max(self.all.high - self.all.value, self.all.value - self.all.low) <= -NOT_WORSE
+            held = self.all.value >= NOT_WORSE and known and self.levels is not None and self.levels[1] >= FLOOR
+            return "fails" if self.all.high < NOT_WORSE else "holds" if held else "open"
+        if all(span.beyond_0(self.sign) for span in (self.all, *self.seeds.values())):
             return "holds"
-        return "fails" if max(sign * self.low, sign * self.high) < 0 else "open"
+        return "fails" if self.all.beyond_0(-self.sign) else "open"
 
 
 def measured(effect: Effect, arms: Arms) -> Found | None:
@@ -63,26 +81,36 @@ def measured(effect: Effect, arms: Arms) -> Found | None:
     seeds = sorted(treated.keys() & untreated.keys())
     if effect.column.startswith(FIGURE):
         return _of_runs(effect, [(seed, treated[seed], untreated[seed]) for seed in seeds])
+    groups = [effect.bugs, effect.less_bugs] if effect.less_bugs else [effect.bugs]
     tables = {
         seed: (_table(effect.treated, treated[seed]), _table(effect.untreated, untreated[seed])) for seed in seeds
     }
-    first = {seed: _differences(effect, *pair, effect.bugs) for seed, pair in tables.items()}
-    last = {seed: _differences(effect, *pair, effect.less_bugs) for seed, pair in tables.items()}
-    parts = [pooled(first), pooled(last)] if effect.less_bugs else [pooled(first)]
-    if not all(parts):
+    pairs = [{seed: _differences(effect, *pair, bugs) for seed, pair in tables.items()} for bugs in groups]
+    each = {seed: _span([[*group[seed].values()] for group in pairs]) for seed in seeds}
+    every = _span([pooled(group) for group in pairs])
+    if every is None:
         return None
-
-    def value(groups: Sequence[Sequence[float]]) -> float:
-        return mean(groups[0]) - (mean(groups[1]) if effect.less_bugs else 0.0)
-
-    low, high = interval(parts, value)
-    rest = last if effect.less_bugs else {}
-    each = {seed: value([[*first[seed].values()], [*rest.get(seed, {}).values()]]) for seed in seeds}
-    ours, theirs = (
-        mean([float(row[effect.column] or 0.0) for seed in seeds for row in _rows(effect, tables[seed][side])])
+    levels = [
+        mean([float(tables[seed][side][task][effect.column] or 0.0) for seed in seeds for task in pairs[0][seed]])
         for side in (0, 1)
+    ]
+    return Found(
+        effect.title,
+        effect.sign,
+        every,
+        {seed: span for seed, span in each.items() if span},
+        None if effect.less_bugs else (levels[0], levels[1]),
+        sum(len(pooled(group)) for group in pairs),
     )
-    return Found(effect, ours, theirs, value(parts), low, high, each, sum(map(len, parts)))
+
+
+def _span(groups: Sequence[Sequence[float]]) -> Span | None:
+    """The mean of the only group, or that of the first less that of the second; None where a group is empty."""
+
+    def value(parts: Sequence[Sequence[float]]) -> float:
+        return mean(parts[0]) - (mean(parts[1]) if len(parts) > 1 else 0.0)
+
+    return Span(value(groups), *interval(groups, value)) if all(groups) else None
 
 
 def pooled(pairs: Pairs) -> list[float]:
@@ -113,14 +141,6 @@ def _table(name: str, result: Result) -> Table:
     return result.before if name.endswith(":before") else result.after
 
 
-def _rows(effect: Effect, table: Table) -> list[dict[str, float | None]]:
-    return [
-        row
-        for row in table.values()
-        if row.get(effect.column) is not None and effect.bugs in (None, row["bugs"]) and not effect.less_bugs
-    ]
-
-
 def _differences(effect: Effect, treated: Table, untreated: Table, bugs: int | None) -> dict[str, float]:
     found = {}
     for task in treated.keys() & untreated.keys():
@@ -141,4 +161,5 @@ def _of_runs(effect: Effect, runs: Sequence[tuple[int, Result, Result]]) -> Foun
         return None
     each = {seed: ours - theirs for seed, (ours, theirs) in pairs.items()}
     levels = mean([pair[0] for pair in pairs.values()]), mean([pair[1] for pair in pairs.values()])
-    return Found(effect, levels[0], levels[1], mean([*each.values()]), min(each.values()), max(each.values()), each, 0)
+    every = Span(mean([*each.values()]), min(each.values()), max(each.values()))
+    return Found(effect.title, effect.sign, every, {seed: Span(*[value] * 3) for seed, value in each.items()}, levels)

@@ -52,12 +52,16 @@ class Finding:
     """Which figure: effects, scaling or pretraining."""
 
 
+OVER = "calls beyond the fewest"
+
+
 def _effort(arm: str) -> tuple[Effect, ...]:
-    excess = "superfluous calls of a solved task"
     return (
-        Effect(f"{arm}: {excess}, one broken file", "excess", arm, "none", -1, 1),
-        Effect(f"{arm}: {excess}, two", "excess", arm, "none", -1, 2),
-        Effect(f"{arm}: the first less the second", "excess", arm, "none", -1 if arm == "concave" else None, 1, 2),
+        Effect(f"{arm}: {OVER}, one broken file", "over", arm, "none", -1, 1),
+        Effect(f"{arm}: {OVER}, two", "over", arm, "none", -1, 2),
+        Effect(f"{arm}: the first less the second", "over", arm, "none", -1 if arm == "concave" else None, 1, 2),
+        Effect(f"{arm}: the same where both solve, one", "excess", arm, "none", None, 1),
+        Effect(f"{arm}: the same where both solve, two", "excess", arm, "none", None, 2),
         Effect(f"{arm}: solve rate", "solved", arm, "none", 0),
     )
 
@@ -71,8 +75,8 @@ FINDINGS: Mapping[str, Finding] = {
         f"{REPORT}, section 4; the curve is also in S. Rush's Ray Summit talk (2025).",
         "Half of the tasks have two broken files, and imitation's usual repair is a stub, so those are solved in a few "
         "attempts of a hundred at the start. 32 steps of 8 groups of 16; each group is a new task, so its mean and its "
-        "best of 16 are measured on what was not trained on. Slopes are fitted over groups, per doubling of the "
-        "tokens sampled so far. 32 held-out tasks x 16 attempts before and after are the check.",
+        "best of 16 are measured on what reinforcement learning has not used yet. Slopes are per doubling of the "
+        "tokens sampled before a step. 48 held-out tasks x 16 attempts before and after are the check.",
         {"trained": ("scaling",)},
         (
             Effect("held out: solve rate", "solved", "trained", "trained:before", 1),
@@ -88,9 +92,14 @@ FINDINGS: Mapping[str, Finding] = {
         f"{REPORT}, section 4.2; its constants are not published.",
         "Imitation shows up to four superfluous calls, as many in easy tasks (one broken file) as in hard ones (two). "
         "Then the same reinforcement learning without a penalty, with a linear one (q = 0) and with a concave one "
-        "(q = 2). Superfluous are calls beyond a read and an edit for each broken file and one to end.",
+        "(q = 4), both on calls alone; a call costs about as much in either, in the mean over both kinds of tasks. The "
+        "fewest are a read and an edit for each broken file and one to end.",
         {name: (f"effort-{name}",) for name in ("none", "linear", "concave")},
-        (*_effort("concave"), *_effort("linear")),
+        (
+            *_effort("concave"),
+            *_effort("linear"),
+            Effect("concave against linear: one file less two", "over", "concave", "linear", -1, 1, 2),
+        ),
     ),
     "parallel": Finding(
         3,
@@ -99,14 +108,14 @@ FINDINGS: Mapping[str, Finding] = {
         "Critical path and time of a task fall.",
         f"{REPORT}, section 4.2; more parallel calls over training: {BLOG}/composer (2025-10-29).",
         "Tasks name three independent broken files; in a fifth of the demonstrations all are read in one turn and "
-        "edited in one. Then reinforcement learning with and without a penalty in which a turn is dear. The critical "
-        "path is the number of turns; times are of episodes that run alone.",
+        "edited in one. Then reinforcement learning with and without a penalty on turns alone. The critical path is "
+        "the number of turns; times are of episodes that run alone, 16 tasks x 4 attempts.",
         {name: (f"parallel-{name}", f"parallel-{name}-alone") for name in ("none", "effort")},
         (
-            Effect("calls a turn", "calls_a_turn", "effort", "none", 1),
+            Effect("reads and writes of a turn that has any", "width", "effort", "none", 1),
             Effect("turns of a task", "turns", "effort", "none", -1),
             Effect("seconds of a task, alone", "alone_s", "effort", "none", -1),
-            Effect("superfluous calls of a solved task", "excess", "effort", "none", -1),
+            Effect(OVER, "over", "effort", "none", None),
             Effect("solve rate", "solved", "effort", "none", 0),
         ),
     ),
@@ -133,10 +142,13 @@ FINDINGS: Mapping[str, Finding] = {
         "loss after imitation foretells the reward.",
         f"{REPORT}, section 3 (a proxy study on Qwen3-Coder-30B-A3B).",
         "Pre-training on text at 0.25, 1 and 4 times its steps, then the same imitation and the same reinforcement "
-        "learning. Loss is the mean over the last fifth of imitation's steps, of traces seen for the first time; "
-        "reward is the solve rate on held-out tasks afterwards. Their rank correlation is over all runs.",
+        "learning. Loss is what the policy has after imitation on demonstrations of 64 held-out tasks, the same for "
+        "every amount; reward is the solve rate on held-out tasks after reinforcement learning.",
         {name: (f"pretraining-{name}",) for name in ("quarter", "one", "four")},
         (
+            Effect("loss after imitation, 4 against 0.25", "figure:imitation_nll", "four", "quarter", -1),
+            Effect("loss after imitation, 1 against 0.25", "figure:imitation_nll", "one", "quarter", -1),
+            Effect("loss after imitation, 4 against 1", "figure:imitation_nll", "four", "one", -1),
             Effect("solve rate, 4 against 0.25", "solved", "four", "quarter", 1),
             Effect("solve rate, 1 against 0.25", "solved", "one", "quarter", 1),
             Effect("solve rate, 4 against 1", "solved", "four", "one", 1),
@@ -164,9 +176,9 @@ FINDINGS: Mapping[str, Finding] = {
         "Trained and sampled in MXFP8 alike, a model needs no quantization afterwards and stays on-policy; trained in "
         "bf16 and quantized where it is sampled, it does not.",
         f"{BLOG}/composer (2025-10-29) and {BLOG}/kernels (2025-08).",
-        "The same reinforcement learning with experts in MXFP8 in trainer and sampler, and with a trainer in bf16 "
-        "whose sampler alone has its experts in MXFP8. Emulated on a CPU: the numbers are those of the format, not "
-        "the speed.",
+        "The same reinforcement learning with experts in MXFP8 in trainer and sampler, and with experts in bf16 in the "
+        "trainer and in MXFP8 in the sampler; all else is fp32 in both arms. Emulated on a CPU: the numbers are those "
+        "of the format, not the speed. Weights count after their cap of 2.",
         {"both": ("precision-both",), "sampler": ("precision-sampler",)},
         (
             Effect("distance of log-probabilities, median", "figure:parity_median", "both", "sampler", -1),

@@ -13,7 +13,8 @@ from composer_core.statistics import mean
 from study.findings import FINDINGS
 from study.reading import Table, seconds
 from study.recipes import HERE
-from study.results import Result, machine, revision
+from study.results import Result, machine
+from study.running import revision
 
 EXAMPLE = HERE.parent / "long_horizon"
 COMMAND = "python examples/long_horizon/long_horizon.py"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from composer_core.statistics import mean
 from study import plots
-from study.curves import rank_correlation, slope
+from study.curves import Correlation, Point, Sample, rank_correlation, slope
 from study.effects import Arms, Found, measured
 from study.findings import FINDINGS, Finding
 from study.recipes import HERE
@@ -23,7 +23,8 @@ HEAD = """# Published findings, small
 Seven things that were said of how Composer came to be, asked again of a policy of about a million parameters on two
 cores. Tasks, arms and what is built in stand in the example's README (`examples/findings/README.md`). An effect is a
 treated arm less an untreated one from the same checkpoint, with the same tasks, seeds and steps; intervals are 95 %
-bootstrap intervals over tasks, and a seed's own value stands behind them. Nothing here says what a large model does.
+bootstrap intervals over tasks, and a seed's own value stands behind them. A claim holds if the interval is on its side
+of 0, and each seed's own too. Nothing here says what a large model does.
 
 ```text
 python examples/findings/findings.py            # all that has no result yet, three seeds
@@ -31,6 +32,7 @@ python examples/findings/findings.py effort     # one finding
 python examples/findings/findings.py --page     # this page again, of examples/findings/results
 ```
 """
+SLOPE = "{} for each doubling of tokens"
 TITLE = "| effect | treated | untreated | difference | seeds | claim |"
 SAID = {"holds": "holds", "fails": "**the other way round**", "open": "**not shown**", "": "-"}
 
@@ -54,11 +56,11 @@ def page(results: Sequence[Result]) -> str:
 
 
 def overview(results: Sequence[Result]) -> Iterator[str]:
-    yield from ("| | finding | seeds | claimed effects that hold |", "|---|---|---|---|")
+    yield from ("| | finding | seeds | claims that hold |", "|---|---|---|---|")
     for key, finding in FINDINGS.items():
         arms = arms_of(key, results)
-        found = [one for one in effects(finding, arms) if one.verdict]
-        held = f"{sum(one.verdict == 'holds' for one in found)} of {len(found)}" if found else "not run yet"
+        judged = [one for one in found(finding, arms) if one.verdict]
+        held = f"{sum(one.verdict == 'holds' for one in judged)} of {len(judged)}" if judged else "not run yet"
         yield f"| {finding.number} | {finding.title} | {len(seeds_of(finding, arms))} | {held} |"
 
 
@@ -67,78 +69,83 @@ def seeds_of(finding: Finding, arms: Arms) -> list[int]:
     return sorted(set.intersection(*(set(arms.get(name, {})) for name in finding.arms)))
 
 
-def effects(finding: Finding, arms: Arms) -> list[Found]:
-    return [found for effect in finding.effects if (found := measured(effect, arms))]
+def found(finding: Finding, arms: Arms) -> list[Found | Correlation]:
+    """All that the finding asks and that has results."""
+    effects = [one for effect in finding.effects if (one := measured(effect, arms))]
+    return [*effects, *further(finding, arms)] if effects else []
 
 
 def section(key: str, finding: Finding, arms: Arms, remark: str) -> Iterator[str]:
     """One finding."""
     yield from (f"## {finding.number}. {finding.title}", "", f"**Claimed.** {finding.claim} ({finding.source})", "")
     yield from (f"**Run.** {finding.ran}", "")
-    found = effects(finding, arms)
-    if not found:
+    rows = found(finding, arms)
+    if not rows:
         yield f"**Not run yet.** `{command(key)}` makes what is missing."
         return
     yield from (f"![{finding.title}](findings/{key}.svg)", "", TITLE, "|---" * (TITLE.count("|") - 1) + "|")
-    yield from (row(one) for one in found)
+    yield from (row(one) for one in rows)
     yield ""
-    yield from further(key, arms)
-    yield from verdict(finding, found, seeds_of(finding, arms), remark)
+    yield from verdict(finding, rows, seeds_of(finding, arms), remark)
     yield from made(finding, arms)
 
 
-def row(one: Found) -> str:
+def row(one: Found | Correlation) -> str:
     """A line of the table."""
-    levels = [f"{one.treated:.3g}", f"{one.untreated:.3g}"] if not one.effect.less_bugs else ["-", "-"]
-    difference = f"{one.value:+.3g} ({one.low:+.3g} to {one.high:+.3g})"
-    each = ", ".join(f"{value:+.3g}" for value in one.seeds.values())
-    return f"| {one.effect.title} | {' | '.join(levels)} | {difference} | {each} | {SAID[one.verdict]} |"
+    if isinstance(one, Correlation):
+        each = ", ".join(f"{value:+.2f}" for value in one.seeds.values())
+        told = f"{one.value:+.2f} over {one.count} runs, p = {one.p:.3f}"
+        return f"| {one.title} | - | - | {told} | {each} | {SAID[one.verdict]} |"
+    levels = [f"{level:.3g}" for level in one.levels] if one.levels else ["-", "-"]
+    each = ", ".join(f"{span.value:+.3g}" for span in one.seeds.values())
+    return f"| {one.title} | {' | '.join(levels)} | {one.all} | {each} | {SAID[one.verdict]} |"
 
 
-def further(key: str, arms: Arms) -> Iterator[str]:
-    """What a finding asks beside differences."""
-    if key == "scaling":
-        for name, points in scaling_points(arms).items():
-            line = slope(points)
-            held = "rises" if line.low > 0 else "falls" if line.high < 0 else "is not shown to rise"
-            interval = f"{line.value:+.3f} ({line.low:+.3f} to {line.high:+.3f})"
-            yield f"- {name} {held}: {interval} for each doubling of tokens, over {len(points)} groups."
-        yield ""
-    runs = [point for one in pretraining_points(arms).values() for point in one] if key == "pretraining" else []
-    if len(runs) >= 3:
-        found = rank_correlation(runs)
-        told = f"{found.value:+.2f} over {found.count} runs (p = {found.p:.3f})"
-        yield f"- Rank correlation of loss and solve rate: {told}."
-        yield ""
+def further(finding: Finding, arms: Arms) -> list[Found | Correlation]:
+    """What a finding asks beside differences of arms."""
+    if finding.plot == "scaling":
+        seeds = arms.get("trained", {})
+        named = {
+            SLOPE.format("mean reward"): curve(seeds, lambda won, size: won / size),
+            SLOPE.format("best of 16"): curve(seeds, lambda won, size: float(won > 0)),
+        }
+        return [slope(title, samples) for title, samples in named.items() if samples]
+    runs = pretraining_points(arms) if finding.plot == "pretraining" else {}
+    if sum(map(len, runs.values())) < 3:
+        return []
+    return [rank_correlation("rank correlation of loss and solve rate", runs)]
 
 
-def scaling_points(arms: Arms) -> dict[str, list[tuple[float, float]]]:
-    """(log2 of tokens, share) of every group of every seed: its mean, and its best."""
-    groups = [group for result in arms.get("trained", {}).values() for group in result.groups]
-    found = {"The mean": [(math.log2(tokens), won / size) for tokens, _, won, size in groups]}
-    found["The best of 16"] = [(math.log2(tokens), float(won > 0)) for tokens, _, won, size in groups if size == 16]
-    for bugs, name in ((1, "The mean with one broken file"), (2, "The mean with two")):
-        found[name] = [(math.log2(tokens), won / size) for tokens, broken, won, size in groups if broken == bugs]
-    return {name: points for name, points in found.items() if len({x for x, _ in points}) > 1}
-
-
-def pretraining_points(arms: Arms) -> dict[str, list[tuple[float, float]]]:
-    """Arm -> (loss after imitation, solve rate after reinforcement learning) of each seed."""
-    return {
-        arm: [(one.figures["imitation_nll"], _solved(one)) for one in seeds.values() if "imitation_nll" in one.figures]
-        for arm, seeds in arms.items()
+def curve(seeds: Mapping[int, Result], y: Callable[[int, int], float]) -> dict[int, list[Sample]]:
+    """Seed -> a sample for each group of 16 after the first step, before which nothing was spent."""
+    found = {
+        seed: [
+            Sample(math.log2(tokens), y(won, size), bugs, step)
+            for step, tokens, bugs, won, size in result.groups
+            if tokens and size == 16
+        ]
+        for seed, result in seeds.items()
     }
+    return {seed: samples for seed, samples in found.items() if len({one.x for one in samples}) > 1}
 
 
-def _solved(result: Result) -> float:
-    return mean([float(row["solved"] or 0.0) for row in result.after.values()])
+def pretraining_points(arms: Arms) -> dict[int, list[Point]]:
+    """Seed -> (loss after imitation, solve rate after reinforcement learning) of each arm that has it."""
+    found: dict[int, list[Point]] = {}
+    for seeds in arms.values():
+        for seed, one in seeds.items():
+            found.setdefault(seed, []).append(_point(one))
+    return found
 
 
-def verdict(finding: Finding, found: Sequence[Found], seeds: Sequence[int], remark: str) -> Iterator[str]:
+def _point(result: Result) -> Point:
+    return result.figures["imitation_nll"], mean([float(row["solved"] or 0.0) for row in result.after.values()])
+
+
+def verdict(finding: Finding, rows: Sequence[Found | Correlation], seeds: Sequence[int], remark: str) -> Iterator[str]:
     """What was reproduced, what was not, and what we think of it."""
-    claimed = [one for one in found if one.verdict]
-    missed = [one.effect.title for one in claimed if one.verdict != "holds"]
-    unread = [effect.title for effect in finding.effects if effect not in [one.effect for one in found]]
+    missed = [one.title for one in rows if one.verdict in ("open", "fails")]
+    unread = [effect.title for effect in finding.effects if effect.title not in [one.title for one in rows]]
     if not missed and not unread:
         yield f"**Reproduced**, with {len(seeds)} seed{'s' * (len(seeds) != 1)}."
     if missed:
@@ -167,25 +174,31 @@ def made(finding: Finding, arms: Arms) -> Iterator[str]:
 
 def figure(key: str, finding: Finding, arms: Arms) -> str | None:
     """The finding's plot; None where it has no result."""
-    found = effects(finding, arms)
-    if not found:
+    rows = found(finding, arms)
+    if not rows:
         return None
     if finding.plot == "scaling":
-        return _scaling(scaling_points(arms), finding.title)
+        return _scaling(arms["trained"], finding.title)
     if finding.plot == "pretraining":
-        points = pretraining_points(arms)
-        series = [plots.Series(f"pre-training: {arm}", points[arm]) for arm in finding.arms if points.get(arm)]
+        points = {arm: [_point(one) for one in arms.get(arm, {}).values()] for arm in finding.arms}
+        series = [plots.Series(f"pre-training: {arm}", points[arm]) for arm in finding.arms if points[arm]]
         return plots.frame(series, finding.title, "loss after imitation, nats a token", "solve rate after RL")
-    return plots.effects(found, finding.title)
+    return plots.effects([one for one in rows if isinstance(one, Found)], finding.title)
 
 
-def _scaling(found: Mapping[str, Sequence[tuple[float, float]]], title: str) -> str:
+def _scaling(seeds: Mapping[int, Result], title: str) -> str:
+    """Means over seeds and groups of a step, of one broken file and of two."""
+    groups = [group for result in seeds.values() for group in result.groups if group[1]]
+    named = {
+        "mean, one broken file": (1, lambda won, size: won / size),
+        "mean, two": (2, lambda won, size: won / size),
+        "best of 16, two": (2, lambda won, size: float(won > 0)),
+    }
     series = []
-    for name in ("The mean", "The best of 16"):
-        if points := found.get(name):
-            line = slope(points)
-            series.append(plots.Series(name, _binned(points), line=(line.value, line.at_one)))
-    return plots.frame(series, title, "log2 of tokens sampled", "share of attempts, of groups")
+    for name, (kind, y) in named.items():
+        points = [(math.log2(tokens), y(won, size)) for _, tokens, bugs, won, size in groups if bugs == kind]
+        series.append(plots.Series(name, _binned(points)))
+    return plots.frame(series, title, "log2 of tokens sampled before", "share of attempts, of groups")
 
 
 def _binned(points: Sequence[tuple[float, float]], width: float = 0.5) -> list[tuple[float, float]]:

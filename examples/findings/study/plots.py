@@ -30,19 +30,20 @@ def effects(found: Sequence[Found], title: str) -> str:
 
 
 def _effect(one: Found, y: int) -> list[str]:
-    most = max(map(abs, (one.low, one.high, one.value, *one.seeds.values()))) or 1.0
+    seeds = [span.value for span in one.seeds.values()]
+    most = max(map(abs, (one.all.low, one.all.high, one.all.value, *seeds))) or 1.0
 
     def x(value: float) -> float:
         return round(LEFT + WIDTH / 2 * (1 + value / most * 0.95), 1)
 
     kind = "not" if one.verdict in ("fails", "open") else "held"
-    rings = [f'<circle class="dot" cx="{x(value)}" cy="{y}" r="3"/>' for value in one.seeds.values()]
+    rings = [f'<circle class="dot" cx="{x(value)}" cy="{y}" r="3"/>' for value in seeds]
     return [
-        f'<text x="{LEFT - 12}" y="{y + 4}" text-anchor="end">{escape(one.effect.title)}</text>',
-        f'<path class="line" d="M{x(one.low)} {y}H{x(one.high)}"/>',
-        f'<circle class="{kind}" cx="{x(one.value)}" cy="{y}" r="6"/>',
+        f'<text x="{LEFT - 12}" y="{y + 4}" text-anchor="end">{escape(one.title)}</text>',
+        f'<path class="line" d="M{x(one.all.low)} {y}H{x(one.all.high)}"/>',
+        f'<circle class="{kind}" cx="{x(one.all.value)}" cy="{y}" r="6"/>',
         *rings,
-        f'<text x="{LEFT + WIDTH + 12}" y="{y + 4}">{one.value:+.3g} ({one.low:+.3g} to {one.high:+.3g})</text>',
+        f'<text x="{LEFT + WIDTH + 12}" y="{y + 4}">{one.all}</text>',
     ]
 
 

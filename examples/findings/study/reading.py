@@ -3,8 +3,10 @@
 Tables hold means over a task's attempts, since a task is what intervals resample:
 
     solved, best          share of attempts that solved it, and whether any did
-    excess                superfluous calls, of attempts that solved it (a task that none solved has none)
-    calls, turns, calls_a_turn, tokens, looks, reads, writes, needless, blind      of all attempts
+    over                  calls beyond the fewest that do it, 0 where there were no more than those; of all attempts
+    excess                the same of attempts that solved it (a task that none solved has none)
+    width                 reads and writes of a turn that has any, of attempts that have such a turn
+    calls, turns, tokens, looks, reads, writes, needless, blind      of all attempts
     alone_s               wall clock of an attempt that ran by itself
 """
 
@@ -12,40 +14,70 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from composer_core.statistics import mean
+from composer_core.traces import decode
 from composer_core.tracking import read_events
 
 Table = dict[str, dict[str, float | None]]
 """Task -> column -> value."""
 PARTS = ("looks", "reads", "writes", "needless", "blind")
-LAST_SHARE = 0.2
-"""Of imitation's steps, over which its loss is averaged."""
-PARITY = ("parity_median", "parity_p999", "parity_apart_share")
-WEIGHTS = ("weight_mean", "weight_capped_share", "weight_effective_share")
+POOLED = ("parity_p999", "parity_apart_share")
+"""Of all tokens of the stage so far, in every step."""
+STEPS = ("parity_median", "weight_mean", "weight_capped_share", "weight_effective_share")
+"""Of a step's tokens."""
 
 
 def evaluation(folder: Path, moment: str) -> Table:
     """The evaluation `main` of a run at a moment, before or after; empty if it had none."""
-    ended: dict[tuple[str, int], Mapping[str, Any]] = {}
-    for event in read_events(folder):
-        if event["event"] == "EpisodeEnded" and event["purpose"] == f"{moment}/main":
-            result = event["result"]  # made again after an interruption: the later one counts
-            ended[result["key"]["task_id"], result["key"]["attempt"]] = result
     tasks = defaultdict(list)
-    for (task, _), result in ended.items():
+    for result in _ended(folder, f"{moment}/main"):
         if result["verdict"]["outcome"] in ("solved", "failed"):
-            tasks[task].append(result)
+            tasks[result["key"]["task_id"]].append(result)
     return {task: _columns(results) for task, results in sorted(tasks.items())}
 
 
 def alone(folder: Path) -> dict[str, float]:
-    """Task -> seconds of an episode that ran by itself."""
-    found = evaluation(folder, "after")
-    return {task: float(row["wall_s"] or 0.0) for task, row in found.items()}
+    """Task -> mean seconds of an episode that ran by itself; the run's first one, which warms up, is left out."""
+    tasks = defaultdict(list)
+    for result in _ended(folder, "after/main")[1:]:
+        tasks[result["key"]["task_id"]].append(float(result["stats"]["wall_s"]))
+    return {task: mean(values) for task, values in sorted(tasks.items())}
+
+
+def loss(model: Path, folder: Path) -> float:
+    """Mean over tokens of -log p, in nats, that a model gives to what was demonstrated in a run's evaluation.
+
+    Read from the traces of its evaluation `demonstrated`; tokens are those that the demonstrator wrote.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from composer_core.tensors.convert import to_tensor
+
+    policy = AutoModelForCausalLM.from_pretrained(model).eval()
+    total, count = 0.0, 0
+    for result in _ended(folder, "before/demonstrated"):
+        for branch in decode((folder / result["trace"]["uri"]).read_bytes()).branches:
+            ids_T, sampled_T = to_tensor(branch.ids).long(), to_tensor(branch.sampled)
+            with torch.inference_mode():
+                logprobs_TV = policy(ids_T[None, :-1]).logits[0].float().log_softmax(-1)
+            nll_T = -logprobs_TV.gather(1, ids_T[1:, None])[:, 0][sampled_T[1:] > 0]
+            total, count = total + float(nll_T.sum()), count + len(nll_T)
+    return total / count
+
+
+def _ended(folder: Path, purpose: str) -> list[Mapping[str, Any]]:
+    """Results of a purpose's episodes; one that was made again after an interruption counts once, as the last."""
+    found: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for event in read_events(folder):
+        if event["event"] == "EpisodeEnded" and event["purpose"] == purpose:
+            result = event["result"]
+            found[result["key"]["task_id"], result["key"]["attempt"]] = result
+    return [*found.values()]
 
 
 def _columns(results: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
@@ -58,12 +90,18 @@ def _columns(results: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         "bugs": probes[0]["bugs"],
         "solved": mean(solved),
         "best": max(solved),
+        "over": mean([max(0.0, parts["excess"]) for parts in probes]),
         "excess": mean(excess) if excess else None,
-        "calls_a_turn": mean([one["parallel_width"] for one in stats]),
+        "width": mean(widths) if (widths := [wide for parts in probes if (wide := _width(parts))]) else None,
         **{name: mean([one.get(name, 0.0) for one in stats]) for name in ("calls", "turns", "tokens", "wall_s")},
         **{name: mean([parts[name] for parts in probes]) for name in PARTS},
     }
     return {name: value if value is None else round(value, 4) for name, value in row.items()}
+
+
+def _width(parts: Mapping[str, float]) -> float | None:
+    turns = parts["reading_turns"] + parts["writing_turns"]
+    return (parts["reads"] + parts["writes"]) / turns if turns else None
 
 
 def _parts(result: Mapping[str, Any]) -> Mapping[str, float]:
@@ -73,43 +111,42 @@ def _parts(result: Mapping[str, Any]) -> Mapping[str, float]:
     return found
 
 
-def groups(folder: Path) -> list[tuple[int, int, int, int]]:
-    """(tokens sampled up to the step, broken files, attempts that solved it, attempts) of each group trained on."""
+def groups(folder: Path) -> list[tuple[int, int, int, int, int]]:
+    """(step, tokens sampled before it, broken files, attempts that solved it, attempts) of each group trained on."""
     solved: dict[str, bool] = {}
-    tokens, waiting, found = 0.0, {}, []
-    seen: set[str] = set()
+    tokens: dict[str, float] = {}
+    waiting: dict[str, Mapping[str, Any]] = {}
+    steps: dict[int, list[tuple[int, int, int, int, int]]] = {}
+    before = 0
     for event in read_events(folder):
         if event["event"] == "EpisodeEnded" and event["purpose"] == "rl":
             result = event["result"]
             solved[_id(result["key"])] = result["verdict"]["outcome"] == "solved"
-            tokens += result["stats"].get("tokens", 0.0) * (_id(result["key"]) not in seen)
-            seen.add(_id(result["key"]))
+            tokens[_id(result["key"])] = result["stats"].get("tokens", 0.0)
         elif event["event"] == "GroupScored" and event["episodes"]:
             waiting[event["group"]] = event
         elif event["event"] == "StepEnded" and event["stage"] == "rl":
-            for scored in waiting.values():
-                bugs = int(scored["task_id"].split("-")[2])
-                won = sum(solved[one] for one in scored["episodes"])
-                found.append((round(tokens), bugs, won, len(scored["episodes"])))
-            waiting = {}
-    return found
+            steps[event["step"]] = [  # a step that was made again counts once, as it was the last time
+                (event["step"], before, int(one["task_id"].split("-")[2]), won, len(one["episodes"]))
+                for one in waiting.values()
+                for won in [sum(solved[episode] for episode in one["episodes"])]
+            ]
+            waiting, before = {}, round(sum(tokens.values()))
+    return [group for step in sorted(steps) for group in steps[step]]
 
 
 def _id(key: Mapping[str, Any]) -> str:
     return "-".join(filter(None, (key["moment"], key["stage"], key["task_id"], str(key["attempt"]))))
 
 
-def figures(folders: Iterable[Path]) -> dict[str, float]:
-    """Of the last run: parity and importance weights. Of the imitation before it: its loss."""
-    *before, last = folders
-    steps = [event["metrics"] for event in _steps(last, "rl")]
-    found = {name: steps[-1][name] for name in PARITY if steps and name in steps[-1]}
-    for name in WEIGHTS:
+def figures(folder: Path) -> dict[str, float]:
+    """Parity and importance weights of a run; what a step has of its own tokens is the mean over steps."""
+    steps = [event["metrics"] for event in _steps(folder, "rl")]
+    found = {name: steps[-1][name] for name in POOLED if steps and name in steps[-1]}
+    for name in STEPS:
         values = [metrics[name] for metrics in steps if name in metrics]
         found |= {name: mean(values)} if values else {}
-    losses = [event["metrics"]["nll"] for folder in before for event in _steps(folder, "sft")]
-    latest = losses[-max(1, int(LAST_SHARE * len(losses))) :]
-    return {**found, **({"imitation_nll": mean(latest)} if losses else {})}
+    return found
 
 
 def _steps(folder: Path, stage: str) -> list[dict[str, Any]]:

@@ -18,7 +18,6 @@ ALONE = (
     "stages=[]",
     'executor={use="core/inprocess",max_concurrent=1}',
     "evaluations.main.tasks=16",
-    "evaluations.main.attempts=1",
 )
 """One episode at a time, for times that depend on nothing beside it."""
 
@@ -46,7 +45,7 @@ RECIPES: Mapping[str, Recipe] = {
     "manners": Recipe("manners.toml", "base"),
     "scaling": Recipe("scaling.toml", "habits"),
     "effort-none": Recipe("effort.toml", "manners", (PLAIN,)),
-    "effort-linear": Recipe("effort.toml", "manners", ("rewards.effort.q=0.0",)),
+    "effort-linear": Recipe("effort.toml", "manners", ("rewards.effort.q=0.0", "rewards.effort.weight=0.4")),
     "effort-concave": Recipe("effort.toml", "manners"),
     "parallel-none": Recipe("parallel.toml", "manners", (PLAIN,)),
     "parallel-effort": Recipe("parallel.toml", "manners"),
@@ -65,7 +64,7 @@ RECIPES: Mapping[str, Recipe] = {
     "precision-sampler": Recipe(
         "precision.toml",
         "habits",
-        ('model={use="hf/causal-lm"}', "sampler.use=chores/quantized", "trainer.precision=bf16"),
+        ("model.experts.kernel=chores/bf16", "sampler.use=chores/quantized"),
     ),
 }
 """Name of a run -> how it is made. `model.path` is set last, to what the run before has made of the same seed."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import asdict, field, frozen
@@ -30,7 +30,7 @@ class Result:
     arm: str
     seed: int
     revision: str
-    """Of the repository, marked with "+" where it had changes; empty outside of one."""
+    """Of the repository when its run began, marked with "+" where it had changes; empty outside of one."""
     machine: str
     """Processor, its cores, Python."""
     command: str
@@ -41,7 +41,7 @@ class Result:
     """The evaluation before reinforcement learning, if the arm has one."""
     after: reading.Table = field(factory=dict)
     groups: list[list[int]] = field(factory=list)
-    """[tokens sampled so far, broken files, attempts that solved it, attempts] of each group trained on."""
+    """[step, tokens before it, broken files, attempts that solved it, attempts] of each group trained on."""
     figures: dict[str, float] = field(factory=dict)
     """Whatever is one number for a run."""
 
@@ -92,7 +92,7 @@ def measure(finding: str, arm: str, seed: int, runs: Runs, command: str) -> Resu
         finding=finding,
         arm=arm,
         seed=seed,
-        revision=revision(),
+        revision=runs.revision(main, seed),
         machine=machine(),
         command=command,
         date=time.strftime("%Y-%m-%d", time.gmtime()),
@@ -100,8 +100,13 @@ def measure(finding: str, arm: str, seed: int, runs: Runs, command: str) -> Resu
         before=reading.evaluation(folders[-1], "before"),
         after=after,
         groups=[list(group) for group in reading.groups(folders[-1])] if finding == "scaling" else [],
-        figures=reading.figures(folders),
+        figures=reading.figures(folders[-1]) | _loss(finding, folders),
     )
+
+
+def _loss(finding: str, folders: Sequence[Path]) -> dict[str, float]:
+    """What the imitation before has learned, where the finding asks for it."""
+    return {"imitation_nll": reading.loss(folders[-2] / "model", folders[-1])} if finding == "pretraining" else {}
 
 
 def machine() -> str:
@@ -110,10 +115,3 @@ def machine() -> str:
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     cpu = names[0] if names else platform.machine()
     return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}"
-
-
-def revision() -> str:
-    """The commit measured."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    found = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-    return found.stdout.strip()

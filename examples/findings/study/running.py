@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attrs import field, frozen
@@ -32,6 +32,10 @@ TINY_STAGES = {
 }
 
 
+class OtherRunError(Exception):
+    """A run folder is not what would be made now."""
+
+
 @frozen
 class Runs:
     """Where runs lie, and what is set in each."""
@@ -48,6 +52,7 @@ class Runs:
 
         Raises:
             CalledProcessError: a run failed; it has said why.
+            OtherRunError: a folder was made of another file, or of other settings.
         """
         names = chain(name)
         found: list[Path] = []
@@ -56,15 +61,23 @@ class Runs:
             found.append(self._train(one, seed, found[-1] if found else None, extra))
         return found
 
+    def revision(self, name: str, seed: int) -> str:
+        """Of the repository when the run began."""
+        return str(json.loads(self._note(name, seed).read_text(encoding="utf-8"))["revision"])
+
+    def _note(self, name: str, seed: int) -> Path:
+        """What a run was made of, beside its folder."""
+        return self.folder / f"{name}-{seed}.json"
+
     def _train(self, name: str, seed: int, before: Path | None, extra: Sequence[str]) -> Path:
-        folder = self.folder / f"{name}-{seed}"
+        folder, recipe = self.folder / f"{name}-{seed}", RECIPES[name]
+        sets = [f"seed={seed}", *recipe.settings, *extra]
+        sets += _tiny(recipe.file, recipe.settings, first=before is None) if self.quick else []
+        self._remember(name, seed, {"file": (HERE / recipe.file).read_text(encoding="utf-8"), "settings": sets})
         if (folder / "summary.json").exists():
             return folder
-        recipe = RECIPES[name]
-        sets = [f"seed={seed}", *recipe.settings]
         sets += [f"model.path={json.dumps(str(before / 'model'))}"] if before else []
-        sets += [*extra, *self.everywhere]
-        sets += _tiny(recipe.file, recipe.settings, first=before is None) if self.quick else []
+        sets += self.everywhere
         fresh = [
             str(HERE / recipe.file),
             "--run-dir",
@@ -74,6 +87,26 @@ class Runs:
         where = ["--resume", str(folder)] if (folder / "config.json").exists() else fresh
         subprocess.run([sys.executable, "-m", "composer_core.cli", "train", *where], check=True)
         return folder
+
+    def _remember(self, name: str, seed: int, made_of: Mapping[str, object]) -> None:
+        """Note what a new run is made of; a folder that has another note, or none, is not taken for it."""
+        note = self._note(name, seed)
+        if not (self.folder / f"{name}-{seed}").exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            note.write_text(json.dumps({**made_of, "revision": revision()}, indent=1), encoding="utf-8")
+            return
+        known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+        differing = [part for part, value in made_of.items() if known.get(part) != value]
+        if differing:
+            folder = self.folder / f"{name}-{seed}"
+            raise OtherRunError(f"{folder} was made with another {' and other '.join(differing)}; fix: move it away")
+
+
+def revision() -> str:
+    """The repository's commit."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 def _tiny(file: str, settings: Sequence[str], *, first: bool) -> list[str]:

@@ -5,15 +5,19 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from study import long_horizon, plots, reading, results
-from study.curves import rank_correlation, ranks, slope
+from study import long_horizon, plots, reading
+from study.curves import Sample, rank_correlation, ranks, slope
 from study.effects import interval, measured, pooled
 from study.findings import FINDINGS, Effect
-from study.page import arms_of, figure, page, seeds_of
+from study.page import arms_of, figure, found, page, seeds_of
 from study.recipes import RECIPES, chain
 from study.results import Result, load, path, save
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from composer_core import statistics
+from composer_core.columns import Column
+from composer_core.traces import encode
+from composer_core.types import Branch, SlotKey, Stop, Trace
 
 
 @pytest.fixture(autouse=True)
@@ -50,18 +54,19 @@ EFFECT = Effect("e", "excess", "new", "old", -1)
 
 
 def test_an_effect_is_treated_less_untreated_paired_by_task():
-    found = measured(EFFECT, arms(new=table(excess=1.0), old=table(excess=1.5)))
-    assert found.value == pytest.approx(-0.5)
-    assert (found.low, found.high) == pytest.approx((-0.5, -0.5))
-    assert found.tasks == 16
-    assert found.seeds == pytest.approx({1: -0.5, 2: -0.5, 3: -0.5})
-    assert (found.treated, found.untreated) == pytest.approx((1.0, 1.5), abs=0.01)
-    assert found.verdict == "holds"
+    one = measured(EFFECT, arms(new=table(excess=1.0), old=table(excess=1.5)))
+    assert one.all.value == pytest.approx(-0.5)
+    assert (one.all.low, one.all.high) == pytest.approx((-0.5, -0.5))
+    assert one.tasks == 16
+    assert [span.value for span in one.seeds.values()] == pytest.approx([-0.5] * 3)
+    assert one.levels == pytest.approx((1.0, 1.5), abs=0.01)
+    assert one.verdict == "holds"
 
 
 def test_tasks_without_a_value_in_one_arm_have_no_difference():
-    found = measured(EFFECT, arms(new=table(excess=(1.0, None)), old=table(excess=2.0)))
-    assert found.tasks == 8
+    one = measured(EFFECT, arms(new=table(excess=(1.0, None)), old=table(excess=(1.5, 9.0))))
+    assert one.tasks == 8
+    assert one.levels[1] - one.levels[0] == pytest.approx(0.5)
     assert measured(EFFECT, arms(new=table(excess=None), old=table(excess=2.0))) is None
     assert measured(EFFECT, {}) is None
 
@@ -70,16 +75,18 @@ def test_an_effect_may_be_of_easy_tasks_alone_or_of_easy_less_hard_ones():
     two = arms(new=table(excess=(0.5, 1.0)), old=table(excess=(2.0, 1.5)))
     easy = measured(Effect("e", "excess", "new", "old", -1, 1), two)
     less = measured(Effect("e", "excess", "new", "old", -1, 1, 2), two)
-    assert easy.value == pytest.approx(-1.5)
-    assert less.value == pytest.approx(-1.0)
-    assert less.low <= less.value <= less.high
-    assert less.seeds[1] == pytest.approx(-1.0)
+    assert easy.all.value == pytest.approx(-1.5)
+    assert less.all.value == pytest.approx(-1.0)
+    assert less.all.low <= less.all.value <= less.all.high
+    assert less.seeds[1].value == pytest.approx(-1.0)
     assert less.verdict == "holds"
+    two["new"][2] = result("effort", "new", 2, after=table(excess=(0.5, None)))
+    assert [*measured(Effect("e", "excess", "new", "old", -1, 1, 2), two).seeds] == [1, 3]
 
 
 def test_an_arm_may_be_compared_with_itself_before():
     one = {"new": {1: result("scaling", "new", before=table(solved=0.2), after=table(solved=0.6))}}
-    assert measured(Effect("e", "solved", "new", "new:before", 1), one).value == pytest.approx(0.4)
+    assert measured(Effect("e", "solved", "new", "new:before", 1), one).all.value == pytest.approx(0.4)
 
 
 def test_what_is_said_of_an_effect():
@@ -93,15 +100,17 @@ def test_what_is_said_of_an_effect():
     assert verdict(0, high, high) == "holds"
     assert verdict(0, high, low) == "holds"
     assert verdict(0, low, high) == "fails"
+    assert verdict(0, table(solved=0.2), table(solved=0.2)) == "open"
     assert verdict(None, high, low) == ""
 
 
-def test_one_seed_on_the_other_side_leaves_it_open():
+@pytest.mark.parametrize("level", [2.1, (1.0, 2.9)])
+def test_one_seed_on_the_other_side_or_one_that_is_not_sure_leaves_it_open(level):
     mixed = arms(new=table(excess=1.0), old=table(excess=2.0))
-    mixed["new"][2] = result("effort", "new", 2, after=table(excess=2.1))
-    found = measured(EFFECT, mixed)
-    assert found.high < 0
-    assert found.verdict == "open"
+    mixed["new"][2] = result("effort", "new", 2, after=table(excess=level))
+    one = measured(EFFECT, mixed)
+    assert one.all.high < 0
+    assert one.verdict == "open"
 
 
 def test_a_solve_rate_that_is_not_known_well_enough_is_open():
@@ -111,15 +120,15 @@ def test_a_solve_rate_that_is_not_known_well_enough_is_open():
 
 
 def test_figures_of_runs_are_paired_by_seed():
-    found = measured(
+    one = measured(
         Effect("e", "figure:parity_median", "new", "old", -1),
         {
             "new": {seed: result("precision", "both", seed, figures={"parity_median": 0.1 * seed}) for seed in (1, 2)},
             "old": {seed: result("precision", "sampler", seed, figures={"parity_median": 0.5}) for seed in (1, 2)},
         },
     )
-    assert (found.low, found.high) == pytest.approx((-0.4, -0.3))
-    assert found.verdict == "holds"
+    assert (one.all.low, one.all.high) == pytest.approx((-0.4, -0.3))
+    assert one.verdict == "holds"
 
 
 def test_seeds_are_pooled_by_task_and_intervals_grow_with_noise():
@@ -129,25 +138,47 @@ def test_seeds_are_pooled_by_task_and_intervals_grow_with_noise():
     assert wide[0] < narrow[0] < 0.5 < narrow[1] < wide[1]
 
 
-def test_a_slope_is_that_of_the_line():
-    found = slope([(x, 0.1 * x + 0.3 + 0.01 * (x % 2)) for x in range(10)])
-    assert found.value == pytest.approx(0.1, abs=0.003)
-    assert found.at_one == pytest.approx(0.3, abs=0.02)
-    assert 0.09 < found.low < found.high < 0.11
+def line(rise, step_noise=0.0):
+    """Two kinds of different height, at eight steps."""
+    noise = [step_noise * (-1) ** (step // 2) for step in range(8)]
+    return [Sample(float(x), rise * x + 0.5 * kind + noise[x], kind, x) for x in range(8) for kind in (1, 2)]
+
+
+def test_a_slope_is_that_of_the_lines_and_each_seed_has_its_own():
+    one = slope("s", {1: line(0.1), 2: line(0.3)})
+    assert one.all.value == pytest.approx(0.2)
+    assert [span.value for span in one.seeds.values()] == pytest.approx([0.1, 0.3])
+    assert one.verdict == "holds"
+    uneven = [*line(0.1), *(Sample(x, 9.0, 3, 7) for x in (7.0, 7.0))]  # a kind that is there late is no rise
+    assert slope("s", {1: uneven}).all.value == pytest.approx(0.1)
+    assert slope("s", {1: line(0.1), 2: line(0.02, 0.5)}).verdict == "open"
+    assert slope("s", {1: line(-0.1)}).verdict == "fails"
     with pytest.raises(ValueError, match="two different x"):
-        slope([(1.0, 2.0), (1.0, 3.0)])
+        slope("s", {1: [Sample(1.0, 2.0, 1, 1), Sample(1.0, 3.0, 1, 2)]})
 
 
 def test_ranks_and_their_correlation():
     assert ranks([10.0, 30.0, 30.0, 20.0]) == [1.0, 3.5, 3.5, 2.0]
-    down = rank_correlation([(float(x), math.exp(-x)) for x in range(9)])
-    assert down.value == pytest.approx(-1.0)
-    assert down.p < 0.01
-    mixed = rank_correlation([(1, 1), (2, 3), (3, 2), (4, 4), (5, 1.5)])
-    assert -1 < mixed.value < 1
-    assert mixed.p > 0.2
+    falling = {seed: [(x + 0.1 * seed, math.exp(-x)) for x in (1.0, 2.0, 3.0)] for seed in (1, 2, 3)}
+    down = rank_correlation("r", falling)
+    assert down.value < -0.9
+    assert down.p == pytest.approx(1 / 6**3)
+    assert down.seeds == pytest.approx({1: -1.0, 2: -1.0, 3: -1.0})
+    assert down.verdict == "holds"
+    alone = rank_correlation("r", {1: falling[1]})
+    assert (alone.p, alone.verdict) == (pytest.approx(1 / 6), "open")
+    up = {seed: [(x, -y) for x, y in points] for seed, points in falling.items()}
+    assert rank_correlation("r", up).verdict == "fails"
     with pytest.raises(ValueError, match="three points"):
-        rank_correlation([(1, 1), (2, 2)])
+        rank_correlation("r", {1: [(1, 1), (2, 2)]})
+
+
+def test_what_lies_between_seeds_alone_is_no_rank_correlation():
+    """One seed is worse in both; within seeds nothing goes along."""
+    apart = {seed: [(seed + x, -seed + y) for x, y in ((0.0, 0.0), (0.1, 0.1), (0.2, 0.05))] for seed in (1, 2, 3)}
+    one = rank_correlation("r", apart)
+    assert one.value < -0.7
+    assert one.verdict != "holds"
 
 
 # --- results and the page ---
@@ -155,10 +186,11 @@ def test_ranks_and_their_correlation():
 
 def everything():
     """Results of every finding: all that is claimed holds."""
-    good = table(solved=0.9, best=0.9, excess=(0.5, 1.0), calls_a_turn=2.0, turns=4.0, alone_s=1.0, looks=2.0,
+    good = table(solved=0.9, best=0.9, over=(0.5, 1.0), excess=1.0, width=2.0, turns=4.0, alone_s=1.0, looks=2.0,
                  needless=0.1, blind=0.1)  # fmt: skip
-    bad = table(solved=0.88, best=0.6, excess=1.5, calls_a_turn=1.0, turns=8.0, alone_s=2.0, looks=1.0, needless=0.5,
-                blind=0.5)  # fmt: skip
+    bad = table(solved=0.88, best=0.6, over=1.5, excess=1.5, width=1.0, turns=8.0, alone_s=2.0, looks=1.0,
+                needless=0.5, blind=0.5)  # fmt: skip
+    linear = table(solved=0.9, over=1.0, excess=1.0)
     parity = {"parity_median": 1e-6, "parity_p999": 1e-3, "weight_effective_share": 1.0, "summary_tokens": 15.0}
     apart = {"parity_median": 1e-2, "parity_p999": 1e-1, "weight_effective_share": 0.9, "summary_tokens": 82.0}
     treated = {
@@ -167,24 +199,29 @@ def everything():
         "evidence": ("evidence",),
         "precision": ("both",),
     }
-    groups = [[1000 * 2**step, 1 + group % 2, min(16, 2 * step + group), 16] for step in range(7) for group in range(4)]
-    found = []
+    groups = [
+        [step, 1000 * 2**step, 1 + group % 2, step * (2 if step > 3 or group % 2 else 0), 16]
+        for step in range(1, 8)
+        for group in range(4)
+    ]
+    made = []
     for seed in (1, 2, 3):
         for key, arms in treated.items():
             for arm in FINDINGS[key].arms:
                 ours = arm in arms
-                found.append(result(key, arm, seed, after=good if ours else bad, figures=parity if ours else apart))
-        found.append(result("scaling", "trained", seed, before=bad, after=good, groups=groups))
+                after = linear if arm == "linear" else good if ours else bad
+                made.append(result(key, arm, seed, after=after, figures=parity if ours else apart))
+        made.append(result("scaling", "trained", seed, before=bad, after=good, groups=groups))
         for place, arm in enumerate(FINDINGS["pretraining"].arms):
             nll = {"imitation_nll": 1.0 - 0.2 * place + 0.01 * seed}
-            found.append(
+            made.append(
                 result("pretraining", arm, seed, after=table(solved=0.3 + 0.2 * place - 0.01 * seed), figures=nll)
             )
         for arm, solved in (("unlimited", 1.0), ("prompted", 0.5), ("self", 0.8)):
-            found.append(
+            made.append(
                 result("summary", arm, seed, after=table(solved=solved), figures=parity if arm == "self" else apart)
             )
-    return found
+    return made
 
 
 def test_without_results_every_finding_is_not_run_yet():
@@ -199,8 +236,8 @@ def test_every_claim_is_told_with_what_was_found_of_it():
     assert "Not run yet" not in text
     assert text.count("**Reproduced**, with 3 seeds.") == 7
     assert "Not reproduced" not in text
-    assert "The mean rises" in text
-    assert "Rank correlation of loss and solve rate: -1.00 over 9 runs" in text
+    assert "| mean reward for each doubling of tokens | - | - | +" in text
+    assert "| rank correlation of loss and solve rate | - | - | -1.00 over 9 runs, p = 0.005 |" in text
     for key in FINDINGS:
         assert f"findings/{key}.svg" in text
 
@@ -218,15 +255,24 @@ def test_what_was_not_reproduced_is_said_plainly():
 
 
 def test_a_seed_that_one_arm_lacks_does_not_count():
-    found = [one for one in everything() if not (one.finding == "effort" and one.arm == "linear" and one.seed > 1)]
-    assert seeds_of(FINDINGS["effort"], arms_of("effort", found)) == [1]
-    assert "Every arm has 1 of three seeds." in page(found)
+    made = [one for one in everything() if not (one.finding == "effort" and one.arm == "linear" and one.seed > 1)]
+    assert seeds_of(FINDINGS["effort"], arms_of("effort", made)) == [1]
+    assert "Every arm has 1 of three seeds." in page(made)
+
+
+def test_a_curve_that_does_not_rise_is_not_reproduced():
+    made = everything()
+    for one in made:
+        one.groups[:] = [[step, tokens, bugs, 8, size] for step, tokens, bugs, _, size in one.groups]
+    arms = arms_of("scaling", made)
+    assert [one.verdict for one in found(FINDINGS["scaling"], arms)] == ["holds", "holds", "open", "open"]
+    assert "**Not reproduced**: mean reward for each doubling of tokens; best of 16 for each" in page(made)
 
 
 def test_figures_are_well_formed_and_hold_what_was_found():
-    found = everything()
+    made = everything()
     for key, finding in FINDINGS.items():
-        tree = ElementTree.fromstring(figure(key, finding, arms_of(key, found)))
+        tree = ElementTree.fromstring(figure(key, finding, arms_of(key, made)))
         texts = [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")]
         circles = [*tree.iter("{http://www.w3.org/2000/svg}circle")]
         if finding.plot == "effects":
@@ -289,10 +335,10 @@ def test_a_long_horizon_that_was_not_run_is_told(tmp_path):
 
 
 def ended(task, attempt, outcome, purpose="after/main", **parts):
-    known = dict.fromkeys(("looks", "reads", "writes", "needless", "blind"), 0.0)
-    score = {"reward": "chores/measures", "parts": {**known, "bugs": 1.0, "excess": 2.0, **parts}}
+    known = dict.fromkeys((*reading.PARTS, "reading_turns", "writing_turns"), 0.0)
     key = {"task_id": task, "attempt": attempt, "stage": "rl", "moment": ""}
-    stats = {"calls": 4.0, "turns": 3.0, "tokens": 100.0, "wall_s": 2.0, "parallel_width": 4 / 3}
+    stats = {"calls": 4.0, "turns": 3.0, "tokens": 100.0, "wall_s": parts.pop("wall_s", 2.0)}
+    score = {"reward": "chores/measures", "parts": {**known, "bugs": 1.0, "excess": 2.0, **parts}}
     verdict = {"outcome": outcome, "cause": None}
     return {"event": "EpisodeEnded", "purpose": purpose, "result": {
         "key": key, "verdict": verdict, "scores": [{"reward": "x", "parts": {}}, score], "stats": stats}}  # fmt: skip
@@ -308,7 +354,17 @@ def test_tables_are_means_over_attempts_and_voids_are_none(tmp_path):
         tmp_path,
         ended("a-path-1-0", 0, "solved", looks=1.0, excess=9.0),
         ended("a-path-1-0", 0, "solved", looks=1.0),  # made again after an interruption
-        ended("a-path-1-0", 1, "failed", looks=3.0),
+        ended(
+            "a-path-1-0",
+            1,
+            "failed",
+            looks=3.0,
+            excess=-1.0,
+            reads=2.0,
+            reading_turns=1.0,
+            writes=1.0,
+            writing_turns=1.0,
+        ),
         ended("a-path-1-0", 2, "void"),
         ended("b-path-1-0", 0, "failed"),
         ended("a-path-1-0", 0, "failed", "before/main"),
@@ -316,41 +372,64 @@ def test_tables_are_means_over_attempts_and_voids_are_none(tmp_path):
     )
     found = reading.evaluation(run, "after")
     assert (found["a-path-1-0"]["solved"], found["a-path-1-0"]["best"]) == (0.5, 1.0)
-    assert (found["a-path-1-0"]["looks"], found["a-path-1-0"]["excess"]) == (2.0, 2.0)
+    assert (found["a-path-1-0"]["looks"], found["a-path-1-0"]["excess"], found["a-path-1-0"]["over"]) == (2.0, 2.0, 1.0)
+    assert (found["a-path-1-0"]["width"], found["b-path-1-0"]["width"]) == (1.5, None)
     assert (found["b-path-1-0"]["excess"], found["b-path-1-0"]["attempts"]) == (None, 1.0)
     assert reading.evaluation(run, "before")["a-path-1-0"]["solved"] == 0.0
-    assert reading.alone(run) == {"a-path-1-0": 2.0, "b-path-1-0": 2.0}
 
 
-def test_groups_are_told_with_the_tokens_up_to_their_step(tmp_path):
+def test_times_leave_the_first_episode_out(tmp_path):
+    run = events(tmp_path, *(ended("a-path-1-0", at, "solved", wall_s=9.0 if not at else float(at)) for at in range(4)))
+    assert reading.alone(run) == {"a-path-1-0": 2.0}
+
+
+def step(number, stage="rl", **metrics):
+    return {"event": "StepEnded", "stage": stage, "step": number, "metrics": metrics}
+
+
+def test_groups_are_told_with_the_tokens_before_their_step_and_steps_made_again_once(tmp_path):
     def scored(number, task, episodes):
         return {"event": "GroupScored", "group": f"g{number}", "task_id": task, "episodes": episodes}
 
-    def step(number):
-        return {"event": "StepEnded", "stage": "rl", "step": number, "metrics": {}}
-
+    last = (
+        ended("train-path-1-8", 0, "solved", "rl"),
+        scored(2, "train-path-1-8", ["rl-train-path-1-8-0"]),
+        step(2),
+    )
     run = events(
         tmp_path,
         ended("train-path-2-7", 0, "solved", "rl"),
         ended("train-path-2-7", 1, "failed", "rl"),
         scored(1, "train-path-2-7", ["rl-train-path-2-7-0", "rl-train-path-2-7-1"]),
         step(1),
-        ended("train-path-1-8", 0, "solved", "rl"),
-        ended("train-path-1-8", 0, "solved", "rl"),
-        scored(2, "train-path-1-8", ["rl-train-path-1-8-0"]),
-        step(2),
+        *last,
+        *last,
     )
-    assert reading.groups(run) == [(200, 2, 1, 2), (300, 1, 1, 1)]
+    assert reading.groups(run)[0] == (1, 0, 2, 1, 2)
+    assert [group[0] for group in reading.groups(run)] == [1, 2]
 
 
-def test_figures_are_of_the_last_step_of_all_steps_and_of_the_imitation_before(tmp_path):
-    def step(stage, number, **metrics):
-        return {"event": "StepEnded", "stage": stage, "step": number, "metrics": metrics}
+def test_figures_are_of_all_steps_or_pooled_by_the_last(tmp_path):
+    run = events(
+        tmp_path, *(step(n, parity_median=n / 10, parity_p999=n / 10, weight_mean=float(n)) for n in (1, 2, 3))
+    )
+    expected = {"parity_median": 0.2, "parity_p999": 0.3, "weight_mean": 2.0}
+    assert reading.figures(run) == pytest.approx(expected)
 
-    imitation, last = tmp_path / "imitation", tmp_path / "last"
-    imitation.mkdir(), last.mkdir()
-    events(imitation, *(step("sft", number, nll=float(number)) for number in range(1, 11)))
-    events(last, *(step("rl", n, parity_median=n / 10, weight_mean=float(n)) for n in (1, 2, 3)))
-    found = reading.figures([imitation, last])
-    assert found == pytest.approx({"parity_median": 0.3, "weight_mean": 2.0, "imitation_nll": 9.5})
-    assert results.revision()
+
+def test_a_loss_is_that_of_what_the_demonstrator_wrote(tmp_path):
+    """A model that gives each of 8 ids the same probability has log 8 of any trace, and only sampled ids count."""
+    config = Qwen3MoeConfig(
+        vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8
+    )
+    model = Qwen3MoeForCausalLM(config)
+    model.lm_head.weight.data.zero_()
+    model.save_pretrained(tmp_path / "model")
+    branch = Branch(
+        Column.of("I32", [1, 2, 3, 4]), Column.of("U8", [0, 0, 1, 1]), Column.of("F32", [0.0] * 4), ((-1, 2), (0, 2))
+    )
+    trace = Trace(SlotKey("t", 0), "g", (), (branch,), (), Stop.FINISHED)
+    (tmp_path / "one.trace").write_bytes(encode(trace))
+    event = ended("t-path-1-0", 0, "ungraded", "before/demonstrated")
+    event["result"]["trace"] = {"uri": "one.trace"}
+    assert reading.loss(tmp_path / "model", events(tmp_path, event)) == pytest.approx(math.log(8))

@@ -3,13 +3,19 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import findings
 import pytest
+from study import running
 from study.findings import FINDINGS
 from study.recipes import HERE, RECIPES, chain
+from study.running import OtherRunError, Runs
 
 from composer_core.config import load
+from composer_core.types import Limits
+from composer_plugin_behavior.config import EffortConfig
+from composer_plugin_behavior.effort import at_limits, cost
 
 SHARED = ("tasks", "limits", "tools", "stages", "evaluations", "renderer", "seed")
 
@@ -24,8 +30,9 @@ def test_arms_of_a_finding_differ_in_what_they_are_named_for_alone(key):
     assert len({chain(names[0])[-2] for names in FINDINGS[key].arms.values()}) == 1
     for one in configs:
         assert [getattr(one, name) for name in SHARED] == [getattr(configs[0], name) for name in SHARED]
+        assert one.trainer == configs[0].trainer
         if key != "precision":
-            assert (one.model, one.sampler, one.trainer) == (configs[0].model, configs[0].sampler, configs[0].trainer)
+            assert (one.model, one.sampler) == (configs[0].model, configs[0].sampler)
         else:
             assert one.rewards == configs[0].rewards
 
@@ -34,9 +41,23 @@ def test_effort_has_three_arms_and_they_differ_in_one_reward():
     rewards = {arm: config(names[0]).rewards for arm, names in FINDINGS["effort"].arms.items()}
     assert rewards["none"] == rewards["concave"][:2] == rewards["linear"][:2]
     concave, linear = rewards["concave"][2], rewards["linear"][2]
-    assert (linear.settings["q"], concave.settings["q"] > 1) == (0.0, True)
-    assert {**linear.settings, "q": 2.0} == concave.settings
-    assert linear.weight == concave.weight
+    assert {**linear.settings, "q": 4.0} == {**concave.settings, "q": 4.0}
+    assert linear.settings["q"] == 0.0
+
+
+def test_a_call_costs_as_much_in_the_mean_whether_it_is_priced_linearly_or_not():
+    """Over an easy task's usual five calls and a hard one's seven; only the concave price falls."""
+    price = {}
+    for arm in ("linear", "concave"):
+        chosen = config(f"effort-{arm}")
+        (reward,) = [one for one in chosen.rewards if one.use == "behavior/effort"]
+        settings = EffortConfig(**reward.settings)
+        most = cost(at_limits(Limits(**chosen.limits), settings), settings.k, settings.q)
+        spent = [cost(41 * calls, settings.k, settings.q) / most for calls in (5, 6, 7, 8)]
+        price[arm] = [reward.weight * (spent[1] - spent[0]), reward.weight * (spent[3] - spent[2])]
+    assert price["linear"][0] == pytest.approx(price["linear"][1])
+    assert price["concave"][0] > 1.5 * price["concave"][1]
+    assert sum(price["concave"]) == pytest.approx(sum(price["linear"]), rel=0.1)
 
 
 def test_amounts_of_pretraining_are_a_quarter_one_and_four_of_the_text():
@@ -54,9 +75,19 @@ def test_what_is_reported_is_held_out():
         assert {one.split for one in load(HERE / recipe.file, recipe.settings).evaluations} <= {"held_out"}
 
 
-def test_the_loss_of_finding_5_is_of_traces_seen_for_the_first_time():
-    (imitation,) = [choice.stage for choice in config("habits").stages]
-    assert imitation.steps * imitation.batch_episodes <= imitation.episodes
+def test_the_loss_of_finding_5_is_of_held_out_tasks_by_the_worker_that_was_imitated():
+    (imitated,) = [config("habits").samplers[choice.stage.sampler] for choice in config("habits").stages]
+    for name in ("pretraining-quarter", "pretraining-one", "pretraining-four"):
+        (demonstrated,) = [one for one in config(name).evaluations if one.name == "demonstrated"]
+        assert config(name).samplers[demonstrated.sampler] == imitated
+        assert (demonstrated.split, demonstrated.when) == ("held_out", ("before",))
+
+
+def test_arms_of_finding_7_differ_in_the_experts_of_the_trainer_alone():
+    both, sampler = config("precision-both"), config("precision-sampler")
+    assert both.trainer == sampler.trainer
+    assert {**both.model.settings, "experts": {"kernel": "chores/bf16"}} == sampler.model.settings
+    assert both.sampler.settings == sampler.sampler.settings
 
 
 def test_timing_runs_train_nothing_and_make_one_episode_at_a_time():
@@ -94,3 +125,32 @@ def test_seeds_that_run_at_a_time_have_a_core_each(monkeypatch, tmp_path, jobs, 
     monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
     assert findings.main(words) == 0
     assert sorted(asked) == [(seed, key, everywhere) for seed in (1, 2) for key in ("effort", "scaling")]
+
+
+def test_times_are_not_taken_beside_other_seeds(monkeypatch, capsys):
+    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
+    assert findings.main(["effort", "parallel", "--jobs", "2"]) == 2
+    assert "parallel measures times of episodes that run alone" in capsys.readouterr().err
+
+
+def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(monkeypatch, tmp_path):
+    made = []
+
+    def train(words, check):
+        folder = tmp_path / f"{'base' if 'base.toml' in words[4] else 'habits'}-1"
+        folder.mkdir()
+        (folder / "summary.json").write_text("{}")
+        made.append(words)
+
+    monkeypatch.setattr(running.subprocess, "run", train)
+    monkeypatch.setattr(running, "revision", lambda: "abc")
+    for _ in range(2):
+        Runs(tmp_path, everywhere=["threads=1"]).folders("habits", 1)
+    assert [Path(words[4]).name for words in made] == ["base.toml", "habits.toml"]
+    assert f'model.path="{tmp_path / "base-1/model"}"' in made[1]
+    assert Runs(tmp_path).revision("habits", 1) == "abc"
+    with pytest.raises(OtherRunError, match="habits-1 was made with another settings; fix: move it away"):
+        Runs(tmp_path, settings=["stages.sft.steps=1"]).folders("habits", 1)
+    (tmp_path / "base-1.json").unlink()
+    with pytest.raises(OtherRunError, match="base-1 was made with another file and other settings"):
+        Runs(tmp_path).folders("base", 1)

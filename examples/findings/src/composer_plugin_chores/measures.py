@@ -19,7 +19,7 @@ def measures(trace: Trace, task: TaskView) -> Score:
     """Counts, all of whole episodes.
 
     excess: calls beyond those of whoever wastes none (a read and an edit for each broken file, and the end).
-    looks: reads and searches before the first turn that writes; reads: files read, again ones included.
+    looks: files read and patterns searched for before the first turn that writes, each once; reads: again ones too.
     reading_turns, writing_turns: turns with a successful read, or write; with reads and writes their widths.
     writes: successful ones; needless: those beyond the first of each broken file.
     blind: first writes of files that were not read, and did not stand in a result or a call, in a turn before.
@@ -29,7 +29,7 @@ def measures(trace: Trace, task: TaskView) -> Score:
     parts = dict.fromkeys(
         ("looks", "reads", "reading_turns", "writes", "writing_turns", "needless", "blind", "serial_tools_s"), 0.0
     )
-    seen, written = "", set[str]()
+    seen, written, looked = "", set[str](), set[str]()
     for turn in trace.turns:
         done = [*_executed(turn)]
         reads = [result for _, result in done if "read" in result.data]
@@ -39,13 +39,15 @@ def measures(trace: Trace, task: TaskView) -> Score:
         parts["writes"] += len(paths)
         parts["writing_turns"] += bool(paths)
         if not written and not paths:
-            parts["looks"] += len(reads) + sum(call.name in SEARCHES for call, _ in done)
+            looked |= {str(result.data["read"]) for result in reads}
+            looked |= {f"{call.name} {call.arguments}" for call, _ in done if call.name in SEARCHES}
         for path in paths:
             parts["blind"] += path not in written and path not in seen
             parts["needless"] += path in written or path not in broken
             written.add(path)
         parts["serial_tools_s"] += _serial_s(done)
         seen += "".join(f"{call.arguments}\n{result.text}\n" for call, result in done if "written" not in result.data)
+    parts["looks"] = float(len(looked))
     parts["bugs"] = float(len(broken))
     parts["excess"] = len(trace.calls()) - float(task.labels["least_calls"])
     return Score("chores/measures", "", 0.0, parts)

@@ -1,10 +1,10 @@
-"""Hook module: the task set, its worker, a probe, and a sampler in 8 bits."""
+"""Hook module: the task set, its worker, a probe, experts in bf16 and a sampler in 8 bits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from composer_core import Footprint, RewardSpec, SamplerSpec, TaskSpec, hookimpl
+from composer_core import Footprint, KernelSpec, RewardSpec, SamplerSpec, TaskSpec, hookimpl
 from composer_plugin_chores.config import ChoresConfig, WorkerConfig
 from composer_plugin_torch_sampler.config import ContinuousConfig
 
@@ -48,4 +48,17 @@ def composer_rewards() -> Iterable[RewardSpec]:
         summary="probe, worth nothing: counts of what an episode did",
         function="composer_plugin_chores.measures:measures",
         weight=0.0,
+    )
+
+
+@hookimpl
+def composer_kernels() -> Iterable[KernelSpec]:
+    yield KernelSpec(
+        name="bf16",
+        summary="the experts of a mixture in bf16, whatever the rest of the policy is in",
+        op="experts",
+        factory="composer_plugin_chores.quantized:build_bf16",
+        reference="composer_plugin_hf.experts:build_dense",
+        format="bf16",
+        tolerance=0.02,
     )

@@ -2,15 +2,19 @@
 
 A run's kernel is one for trainer and sampler alike, which is what training and sampling in one format means. This is
 the other way, to compare with: weights are trained in the trainer's own format, and quantized where they are sampled.
+The trainer's is the kernel `chores/bf16`, so that the arms differ in the experts and in nothing else.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from composer_core import BuildContext
 from composer_core.errors import ConfigError
-from composer_plugin_hf.experts import install
+from composer_core.tensors import Experts
+from composer_plugin_hf.experts import grouped, install
 from composer_plugin_mxfp8.config import MXFP8Config
 from composer_plugin_mxfp8.factory import build as build_kernel
 from composer_plugin_torch_sampler.config import ContinuousConfig
@@ -36,3 +40,21 @@ def in_mxfp8(build: BuildContext) -> Any:
     for module in experts:
         install(module, kernel)
     return policy
+
+
+def bf16(
+    x_ND: torch.Tensor,
+    ids_NK: torch.Tensor,
+    weights_NK: torch.Tensor,
+    gate_up_E2FD: torch.Tensor,
+    down_EDF: torch.Tensor,
+) -> torch.Tensor:
+    """The op `experts` with every product in bf16; gradients come back in the dtypes that were given."""
+    given = (x_ND, gate_up_E2FD, down_EDF)
+    x, gate_up, down = (tensor.to(torch.bfloat16) for tensor in given)
+    return grouped(x, ids_NK, weights_NK, gate_up, down).to(x_ND.dtype)
+
+
+def build_bf16(config: object, build: BuildContext) -> Experts:
+    """Factory of kernel `chores/bf16`."""
+    return bf16
