@@ -91,18 +91,16 @@ class Correlation:
         return "fails" if self.p >= 0.95 and self.value > 0 else "open"
 
 
-def rank_correlation(title: str, seeds: Mapping[int, Sequence[Point]]) -> Correlation:
-    """Over all seeds' points; ties share the mean of their ranks.
+def rank_correlation(title: str, seeds: Mapping[int, Sequence[Point]]) -> Correlation | None:
+    """Over all seeds' points; None for fewer than three, or where all of an axis are equal.
 
-    Points of a seed share its tasks and its noise, so orders are tried within seeds, every one of them.
-
-    Raises:
-        ValueError: fewer than three points, or all of an axis are equal.
+    Ties share the mean of their ranks. Points of a seed share its tasks and its noise, so orders are tried within seeds,
+    every one of them.
     """
     xs = ranks([x for points in seeds.values() for x, _ in points])
     ys = ranks([y for points in seeds.values() for _, y in points])
     if len(xs) < 3 or len(set(xs)) < 2 or len(set(ys)) < 2:
-        raise ValueError("a rank correlation needs three points that differ")
+        return None
     value, starts = _correlation(xs, ys), [0]
     for points in seeds.values():
         starts.append(starts[-1] + len(points))

@@ -110,10 +110,10 @@ def further(finding: Finding, arms: Arms) -> list[Found | Correlation]:
             SLOPE.format("best of 16"): curve(seeds, lambda won, size: float(won > 0)),
         }
         return [slope(title, samples) for title, samples in named.items() if samples]
-    runs = pretraining_points(arms) if finding.plot == "pretraining" else {}
-    if sum(map(len, runs.values())) < 3:
-        return []
-    return [rank_correlation("rank correlation of loss and solve rate", runs)]
+    if finding.plot == "pretraining":
+        correlation = rank_correlation("rank correlation of loss and solve rate", pretraining_points(arms))
+        return [correlation] if correlation else []
+    return []
 
 
 def curve(seeds: Mapping[int, Result], y: Callable[[int, int], float]) -> dict[int, list[Sample]]:
