@@ -94,8 +94,8 @@ class Correlation:
 def rank_correlation(title: str, seeds: Mapping[int, Sequence[Point]]) -> Correlation | None:
     """Over all seeds' points; None for fewer than three, or where all of an axis are equal.
 
-    Ties share the mean of their ranks. Points of a seed share its tasks and its noise, so orders are tried within seeds,
-    every one of them.
+    Ties share the mean of their ranks. Points of a seed share its tasks and its noise, so all orders within seeds are
+    tried.
     """
     xs = ranks([x for points in seeds.values() for x, _ in points])
     ys = ranks([y for points in seeds.values() for _, y in points])
