@@ -73,6 +73,14 @@ def _slope(samples: Sequence[Sample]) -> float:
     return both / spread
 
 
+def least_squares(points: Sequence[Point]) -> Point | None:
+    """(slope, y where x is 0) of the line through points; None if all x are equal."""
+    if len({x for x, _ in points}) < 2:
+        return None
+    rise = _slope([Sample(x, y, 0, 0) for x, y in points])
+    return rise, mean([y for _, y in points]) - rise * mean([x for x, _ in points])
+
+
 @frozen
 class Correlation:
     """Spearman's rank correlation, claimed to be negative."""

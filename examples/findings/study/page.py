@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from composer_core.statistics import mean
 from study import plots
-from study.curves import Correlation, Point, Sample, rank_correlation, slope
+from study.curves import Correlation, Point, Sample, least_squares, rank_correlation, slope
 from study.effects import Arms, Found, measured
 from study.findings import FINDINGS, Finding
 from study.recipes import HERE
@@ -167,7 +167,8 @@ def made(finding: Finding, arms: Arms) -> Iterator[str]:
         runs |= {(name, one.seed): wall_s for name, wall_s in one.seconds.items()}
     dates, revisions = sorted({one.date for one in every}), sorted({one.revision for one in every})
     where = "; ".join(sorted({one.machine for one in every}))
-    counts = f"{len(every)} results, {sum(runs.values()) / 60:.0f} minutes of runs, those that are shared included"
+    minutes = f"{sum(runs.values()) / 60:.0f} minutes of runs, those that are shared included"
+    counts = f"{len(every)} result{'s' * (len(every) != 1)}, {minutes}"
     commands = ", ".join(sorted({f"`{one.command}`" for one in every}))
     yield f"{commands}; {', '.join(dates)}, revision {', '.join(revisions)}, {where}; {counts}."
 
@@ -197,7 +198,7 @@ def _scaling(seeds: Mapping[int, Result], title: str) -> str:
     series = []
     for name, (kind, y) in named.items():
         points = [(math.log2(tokens), y(won, size)) for _, tokens, bugs, won, size in groups if bugs == kind]
-        series.append(plots.Series(name, _binned(points)))
+        series.append(plots.Series(name, _binned(points), line=least_squares(points)))
     return plots.frame(series, title, "log2 of tokens sampled before", "share of attempts, of groups")
 
 

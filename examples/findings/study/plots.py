@@ -61,7 +61,7 @@ class Series:
 
 def frame(series: Sequence[Series], title: str, x_name: str, y_name: str) -> str:
     """Up to three series over one pair of axes, with room around what they hold."""
-    left, width, top, height = 60, 440, 16, 260
+    left, width, top, height = 60, 440, 34, 260
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     (x_low, x_high), (y_low, y_high) = _around(xs), _around([*ys, 0.0])
@@ -78,7 +78,7 @@ def frame(series: Sequence[Series], title: str, x_name: str, y_name: str) -> str
         parts.append(f'<text x="{across}" y="{top + height + 16}" text-anchor="middle">{x:.3g}</text>')
         parts.append(f'<text x="{left - 6}" y="{down + 4}" text-anchor="end">{y:.2g}</text>')
     parts.append(f'<text x="{left + width / 2}" y="{top + height + 36}" text-anchor="middle">{escape(x_name)}</text>')
-    parts.append(f'<text x="{left + 6}" y="{top + 10}">{escape(y_name)}</text>')
+    parts.append(f'<text x="{left}" y="{top - 16}">{escape(y_name)}</text>')
     for number, one in enumerate(series):
         kind = CLASSES[number]
         for at, point in enumerate(one.points):

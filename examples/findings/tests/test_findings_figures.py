@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 from study import long_horizon, plots, reading
-from study.curves import Sample, rank_correlation, ranks, slope
+from study.curves import Sample, least_squares, rank_correlation, ranks, slope
 from study.effects import interval, measured, pooled
 from study.findings import FINDINGS, Effect
 from study.page import arms_of, figure, found, page, seeds_of
@@ -280,6 +280,11 @@ def test_figures_are_well_formed_and_hold_what_was_found():
             assert len(circles) == 4 * len(finding.effects)
         else:
             assert len(circles) > 9
+    scaling = ElementTree.fromstring(figure("scaling", FINDINGS["scaling"], arms_of("scaling", made)))
+    lines = [node for node in scaling.iter("{http://www.w3.org/2000/svg}path") if "fit" in node.get("class")]
+    assert len(lines) == 3
+    assert least_squares([(0.0, 1.0), (2.0, 5.0)]) == pytest.approx((2.0, 1.0))
+    assert least_squares([(1.0, 1.0), (1.0, 5.0)]) is None
 
 
 def test_a_frame_has_room_for_points_that_are_alike():
