@@ -74,7 +74,7 @@ class Job:
 
     folder: Path
     settings: Sequence[str] = ()
-    """Set in every run that is made."""
+    """Set in every run that is made, but for those that are `benchmarks/quickstart.py`'s."""
     file: Mapping[str, Any] = field(factory=lambda: tomllib.loads((ROOT / RUN).read_text(encoding="utf-8")))
 
     @property
@@ -94,7 +94,7 @@ class Job:
     def whole(self, arm: str, seed: int) -> Path:
         """The finished run of every stage; without a component it is that of `benchmarks/quickstart.py`."""
         if arm == "base":
-            return self._train(f"quickstart-seed{seed}", "", seed, [])
+            return train(self.folder / f"quickstart-seed{seed}", "", [f"seed={seed}"])
         stages = [{**stage, "evaluate_every": 0} if stage["kind"] == "rl" else stage for stage in self.file["stages"]]
         return self._arm(f"{arm}-whole-seed{seed}", arm, seed, part(self.file, stages, self.compared))
 

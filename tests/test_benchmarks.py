@@ -159,7 +159,7 @@ def test_whole_an_arm_has_its_component_in_every_stage_and_else_in_the_last_alon
     for way in (job.whole, job.learning):
         way("base", 2)
         way("mxfp8", 2)
-    assert made["quickstart-seed2"] == ("", ["seed=2", "threads=1"])
+    assert made.pop("quickstart-seed2") == ("", ["seed=2"])
     kernel, kinds = 'model.experts.kernel="mxfp8/experts"', {}
     for name, (plugins, settings) in made.items():
         assert (plugins == "mxfp8") == (kernel in settings)

@@ -33,18 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not metadata.entry_points(group="composer.plugins", name="chores"):
         print("the task set is not installed; fix: pip install ./examples/findings", file=sys.stderr)
         return 2
-    if options.quick:
-        return quick(options)
     timed = [key for key in options.findings or FINDINGS if any(len(runs) > 1 for runs in FINDINGS[key].arms.values())]
     if options.jobs > 1 and timed and not options.page:
         print(f"{timed[0]} measures times of episodes that run alone; fix: --jobs 1, or leave it out", file=sys.stderr)
         return 2
-    if not options.page:
-        try:
+    try:
+        if options.quick:
+            return quick(options)
+        if not options.page:
             everything(options)
-        except OtherRunError as error:
-            print(error, file=sys.stderr)
-            return 2
+    except OtherRunError as error:
+        print(error, file=sys.stderr)
+        return 2
     write(results.load(options.results), options.out)
     return 0
 
@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("findings", nargs="*", metavar="FINDING", help=f"default all: {', '.join(FINDINGS)}")
     made.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    made.add_argument("--jobs", type=int, default=1, help="seeds at a time, each on one core; times are not alone then")
+    made.add_argument("--jobs", type=int, default=1, help="seeds at a time, each on one core; not for times")
     made.add_argument("--quick", action="store_true", help="every run in miniature, the first seed; writes nothing")
     made.add_argument("--page", action="store_true", help="run nothing, write the page of the results that there are")
     made.add_argument("--runs", type=Path, default=ROOT / "runs/findings", help="folder of the run folders")

@@ -5,6 +5,7 @@ RUNS/unlimited-SEED, RUNS/prompted-SEED and RUNS/self-SEED, as examples/long_hor
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,6 @@ from study.findings import FINDINGS
 from study.reading import Table, seconds
 from study.recipes import HERE
 from study.results import Result, machine
-from study.running import revision
 
 EXAMPLE = HERE.parent / "long_horizon"
 COMMAND = "python examples/long_horizon/long_horizon.py"
@@ -44,7 +44,7 @@ def read(arm: str, runs: Path, seed: int) -> Result:
         finding="summary",
         arm=arm,
         seed=seed,
-        revision=revision(),
+        revision=str(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["commit"]),
         machine=machine(),
         command=COMMAND,
         date=time.strftime("%Y-%m-%d", time.gmtime()),

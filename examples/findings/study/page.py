@@ -22,9 +22,11 @@ HEAD = """# Published findings, small
 
 Seven things that were said of how Composer came to be, asked again of a policy of about a million parameters on two
 cores. Tasks, arms and what is built in stand in the example's README (`examples/findings/README.md`). An effect is a
-treated arm less an untreated one from the same checkpoint, with the same tasks, seeds and steps; intervals are 95 %
-bootstrap intervals over tasks, and a seed's own value stands behind them. A claim holds if the interval is on its side
-of 0, and each seed's own too. Nothing here says what a large model does.
+treated arm less an untreated one with the same tasks, seeds and steps, and but for finding 5 from the same checkpoint.
+Intervals are 95 % bootstrap intervals over tasks, for slopes over steps; where a run gives one number, the range of the
+seeds. A seed's own value stands behind them. A claim holds if the interval is on its side of 0, and each seed's own is;
+a solve rate is held to be no worse than -0.05, known to 0.05, and only where at least 0.3 are solved without; a rank
+correlation by the share of orders within seeds that are as far on that side. Nothing here says what a large model does.
 
 ```text
 python examples/findings/findings.py            # all that has no result yet, three seeds
@@ -32,7 +34,11 @@ python examples/findings/findings.py effort     # one finding
 python examples/findings/findings.py --page     # this page again, of examples/findings/results
 ```
 """
-SLOPE = "{} for each doubling of tokens"
+FURTHER: Mapping[str, Sequence[str]] = {
+    "scaling": ("mean reward for each doubling of tokens", "best of 16 for each doubling of tokens"),
+    "pretraining": ("rank correlation of loss and solve rate",),
+}
+"""Plot -> titles of what is asked beside differences of arms."""
 TITLE = "| effect | treated | untreated | difference | seeds | claim |"
 SAID = {"holds": "holds", "fails": "**the other way round**", "open": "**not shown**", "": "-"}
 
@@ -105,20 +111,18 @@ def further(finding: Finding, arms: Arms) -> list[Found | Correlation]:
     """What a finding asks beside differences of arms."""
     if finding.plot == "scaling":
         seeds = arms.get("trained", {})
-        named = {
-            SLOPE.format("mean reward"): curve(seeds, lambda won, size: won / size),
-            SLOPE.format("best of 16"): curve(seeds, lambda won, size: float(won > 0)),
-        }
-        return [slope(title, samples) for title, samples in named.items() if samples]
+        heights = (lambda won, size: won / size), (lambda won, size: float(won > 0))
+        slopes = [slope(title, curve(seeds, y)) for title, y in zip(FURTHER["scaling"], heights, strict=True)]
+        return [one for one in slopes if one]
     if finding.plot == "pretraining":
-        correlation = rank_correlation("rank correlation of loss and solve rate", pretraining_points(arms))
+        correlation = rank_correlation(*FURTHER["pretraining"], pretraining_points(arms))
         return [correlation] if correlation else []
     return []
 
 
 def curve(seeds: Mapping[int, Result], y: Callable[[int, int], float]) -> dict[int, list[Sample]]:
     """Seed -> a sample for each group of 16 after the first step, before which nothing was spent."""
-    found = {
+    return {
         seed: [
             Sample(math.log2(tokens), y(won, size), bugs, step)
             for step, tokens, bugs, won, size in result.groups
@@ -126,7 +130,6 @@ def curve(seeds: Mapping[int, Result], y: Callable[[int, int], float]) -> dict[i
         ]
         for seed, result in seeds.items()
     }
-    return {seed: samples for seed, samples in found.items() if len({one.x for one in samples}) > 1}
 
 
 def pretraining_points(arms: Arms) -> dict[int, list[Point]]:
@@ -145,7 +148,8 @@ def _point(result: Result) -> Point:
 def verdict(finding: Finding, rows: Sequence[Found | Correlation], seeds: Sequence[int], remark: str) -> Iterator[str]:
     """What was reproduced, what was not, and what we think of it."""
     missed = [one.title for one in rows if one.verdict in ("open", "fails")]
-    unread = [effect.title for effect in finding.effects if effect.title not in [one.title for one in rows]]
+    asked = [*(effect.title for effect in finding.effects), *FURTHER.get(finding.plot, ())]
+    unread = [title for title in asked if title not in [one.title for one in rows]]
     if not missed and not unread:
         yield f"**Reproduced**, with {len(seeds)} seed{'s' * (len(seeds) != 1)}."
     if missed:
@@ -179,7 +183,8 @@ def figure(key: str, finding: Finding, arms: Arms) -> str | None:
     if not rows:
         return None
     if finding.plot == "scaling":
-        return _scaling(arms["trained"], finding.title)
+        series = _scaling(arms["trained"])
+        return plots.frame(series, finding.title, "log2 of tokens sampled before", "share of attempts, of groups")
     if finding.plot == "pretraining":
         points = {arm: [_point(one) for one in arms.get(arm, {}).values()] for arm in finding.arms}
         series = [plots.Series(f"pre-training: {arm}", points[arm]) for arm in finding.arms if points[arm]]
@@ -187,8 +192,8 @@ def figure(key: str, finding: Finding, arms: Arms) -> str | None:
     return plots.effects([one for one in rows if isinstance(one, Found)], finding.title)
 
 
-def _scaling(seeds: Mapping[int, Result], title: str) -> str:
-    """Means over seeds and groups of a step, of one broken file and of two."""
+def _scaling(seeds: Mapping[int, Result]) -> list[plots.Series]:
+    """Of one broken file and of two: means over groups that lie close together, and the line through all of them."""
     groups = [group for result in seeds.values() for group in result.groups if group[1]]
     named = {
         "mean, one broken file": (1, lambda won, size: won / size),
@@ -199,7 +204,7 @@ def _scaling(seeds: Mapping[int, Result], title: str) -> str:
     for name, (kind, y) in named.items():
         points = [(math.log2(tokens), y(won, size)) for _, tokens, bugs, won, size in groups if bugs == kind]
         series.append(plots.Series(name, _binned(points), line=least_squares(points)))
-    return plots.frame(series, title, "log2 of tokens sampled before", "share of attempts, of groups")
+    return series
 
 
 def _binned(points: Sequence[tuple[float, float]], width: float = 0.5) -> list[tuple[float, float]]:

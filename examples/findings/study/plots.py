@@ -60,7 +60,7 @@ class Series:
 
 
 def frame(series: Sequence[Series], title: str, x_name: str, y_name: str) -> str:
-    """Up to three series over one pair of axes, with room around what they hold."""
+    """Up to three series over one pair of axes, with room around what they hold, which may be nothing."""
     left, width, top, height = 60, 440, 34, 260
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
@@ -96,7 +96,7 @@ def frame(series: Sequence[Series], title: str, x_name: str, y_name: str) -> str
 
 
 def _around(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
+    low, high = min(values, default=0.0), max(values, default=0.0)
     room = 0.05 * (high - low) or 0.5
     return low - room, high + room
 

@@ -26,7 +26,7 @@ Table = dict[str, dict[str, float | None]]
 """Task -> column -> value."""
 PARTS = ("looks", "reads", "writes", "needless", "blind")
 POOLED = ("parity_p999", "parity_apart_share")
-"""Of all tokens of the stage so far, in every step."""
+"""In every step of all tokens of the stage so far, or since the run was last resumed."""
 STEPS = ("parity_median", "weight_mean", "weight_capped_share", "weight_effective_share")
 """Of a step's tokens."""
 
@@ -44,7 +44,8 @@ def alone(folder: Path) -> dict[str, float]:
     """Task -> mean seconds of an episode that ran by itself; the run's first one, which warms up, is left out."""
     tasks = defaultdict(list)
     for result in _ended(folder, "after/main")[1:]:
-        tasks[result["key"]["task_id"]].append(float(result["stats"]["wall_s"]))
+        if result["verdict"]["outcome"] in ("solved", "failed"):
+            tasks[result["key"]["task_id"]].append(float(result["stats"]["wall_s"]))
     return {task: mean(values) for task, values in sorted(tasks.items())}
 
 
@@ -93,7 +94,7 @@ def _columns(results: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         "over": mean([max(0.0, parts["excess"]) for parts in probes]),
         "excess": mean(excess) if excess else None,
         "width": mean(widths) if (widths := [wide for parts in probes if (wide := _width(parts))]) else None,
-        **{name: mean([one.get(name, 0.0) for one in stats]) for name in ("calls", "turns", "tokens", "wall_s")},
+        **{name: mean([one.get(name, 0.0) for one in stats]) for name in ("calls", "turns", "tokens")},
         **{name: mean([parts[name] for parts in probes]) for name in PARTS},
     }
     return {name: value if value is None else round(value, 4) for name, value in row.items()}
@@ -117,7 +118,7 @@ def groups(folder: Path) -> list[tuple[int, int, int, int, int]]:
     tokens: dict[str, float] = {}
     waiting: dict[str, Mapping[str, Any]] = {}
     steps: dict[int, list[tuple[int, int, int, int, int]]] = {}
-    before = 0
+    spent: dict[int, int] = {}
     for event in read_events(folder):
         if event["event"] == "EpisodeEnded" and event["purpose"] == "rl":
             result = event["result"]
@@ -127,11 +128,18 @@ def groups(folder: Path) -> list[tuple[int, int, int, int, int]]:
             waiting[event["group"]] = event
         elif event["event"] == "StepEnded" and event["stage"] == "rl":
             steps[event["step"]] = [  # a step that was made again counts once, as it was the last time
-                (event["step"], before, int(one["task_id"].split("-")[2]), won, len(one["episodes"]))
+                (
+                    event["step"],
+                    spent.get(event["step"] - 1, 0),
+                    int(one["task_id"].split("-")[2]),
+                    won,
+                    len(one["episodes"]),
+                )
                 for one in waiting.values()
                 for won in [sum(solved[episode] for episode in one["episodes"])]
             ]
-            waiting, before = {}, round(sum(tokens.values()))
+            waiting = {}
+            spent.setdefault(event["step"], round(sum(tokens.values())))  # as it was the first time
     return [group for step in sorted(steps) for group in steps[step]]
 
 

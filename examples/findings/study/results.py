@@ -30,7 +30,7 @@ class Result:
     arm: str
     seed: int
     revision: str
-    """Of the repository when its run began, marked with "+" where it had changes; empty outside of one."""
+    """Of the repository when its runs began, marked with "+" where it had changes; empty outside of one."""
     machine: str
     """Processor, its cores, Python."""
     command: str

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from attrs import field, frozen
 
+from study.findings import FINDINGS
 from study.recipes import HERE, RECIPES, chain
 
 QUICK = (
@@ -31,6 +32,9 @@ TINY_STAGES = {
     "rl": ("steps=1", "groups_per_step=1", "group_size=2"),
 }
 
+OF_ARMS = {run for finding in FINDINGS.values() for runs in finding.arms.values() for run in runs}
+"""The runs that findings are read from."""
+
 
 class OtherRunError(Exception):
     """A run folder is not what would be made now."""
@@ -43,9 +47,9 @@ class Runs:
     folder: Path
     quick: bool = False
     settings: tuple[str, ...] = field(default=(), converter=tuple)
-    """For every run that ends a chain: to try something out. Runs that others share stay as they are."""
+    """For every run that an arm is read from: to try something out. Runs that findings share stay as they are."""
     everywhere: tuple[str, ...] = field(default=(), converter=tuple)
-    """For every run."""
+    """For every run, and no part of what it is made of: how many cores it may use."""
 
     def folders(self, name: str, seed: int) -> list[Path]:
         """The finished run folders of a run's chain, itself last.
@@ -54,16 +58,16 @@ class Runs:
             CalledProcessError: a run failed; it has said why.
             OtherRunError: a folder was made of another file, or of other settings.
         """
-        names = chain(name)
         found: list[Path] = []
-        for one in names:
-            extra = self.settings if one == names[-1] and RECIPES[one].after else ()
+        for one in chain(name):
+            extra = self.settings if one in OF_ARMS else ()
             found.append(self._train(one, seed, found[-1] if found else None, extra))
         return found
 
     def revision(self, name: str, seed: int) -> str:
-        """Of the repository when the run began."""
-        return str(json.loads(self._note(name, seed).read_text(encoding="utf-8"))["revision"])
+        """Of the repository when each run of the chain began, those that differ."""
+        known = [json.loads(self._note(one, seed).read_text(encoding="utf-8"))["revision"] for one in chain(name)]
+        return ", ".join(dict.fromkeys(known))
 
     def _note(self, name: str, seed: int) -> Path:
         """What a run was made of, beside its folder."""
@@ -73,7 +77,9 @@ class Runs:
         folder, recipe = self.folder / f"{name}-{seed}", RECIPES[name]
         sets = [f"seed={seed}", *recipe.settings, *extra]
         sets += _tiny(recipe.file, recipe.settings, first=before is None) if self.quick else []
-        self._remember(name, seed, {"file": (HERE / recipe.file).read_text(encoding="utf-8"), "settings": sets})
+        after = json.loads(self._note(recipe.after, seed).read_text(encoding="utf-8")) if recipe.after else None
+        made_of = {"file": (HERE / recipe.file).read_text(encoding="utf-8"), "settings": sets, "run before": after}
+        self._remember(name, seed, made_of)
         if (folder / "summary.json").exists():
             return folder
         sets += [f"model.path={json.dumps(str(before / 'model'))}"] if before else []
@@ -99,7 +105,7 @@ class Runs:
         differing = [part for part, value in made_of.items() if known.get(part) != value]
         if differing:
             folder = self.folder / f"{name}-{seed}"
-            raise OtherRunError(f"{folder} was made with another {' and other '.join(differing)}; fix: move it away")
+            raise OtherRunError(f"{folder} was made of another {' and other '.join(differing)}; fix: move it away")
 
 
 def revision() -> str:

@@ -282,6 +282,11 @@ def test_what_is_read_in_the_turn_of_the_edit_comes_too_late():
     assert counted([search(B)], [write(A)], END)["blind"] == 1
 
 
+def test_a_look_at_the_same_file_or_for_the_same_pattern_counts_once():
+    found = counted([read(A)], [search(A)], [read(A), search(B)], [write(A)], [read(B)], END)
+    assert (found["looks"], found["reads"]) == (2, 3)
+
+
 def test_edits_of_what_is_not_broken_and_second_edits_are_needless():
     found = counted([write(A)], [write("other.py")], [write(A)], END)
     assert (found["needless"], found["writes"], found["blind"]) == (2, 3, 2)

@@ -1,6 +1,7 @@
 """Run files are what the findings say of them, and one finding in miniature goes from nothing to its page."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -148,9 +149,28 @@ def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(m
         Runs(tmp_path, everywhere=["threads=1"]).folders("habits", 1)
     assert [Path(words[4]).name for words in made] == ["base.toml", "habits.toml"]
     assert f'model.path="{tmp_path / "base-1/model"}"' in made[1]
+    monkeypatch.setattr(running, "revision", lambda: "def")
     assert Runs(tmp_path).revision("habits", 1) == "abc"
-    with pytest.raises(OtherRunError, match="habits-1 was made with another settings; fix: move it away"):
-        Runs(tmp_path, settings=["stages.sft.steps=1"]).folders("habits", 1)
-    (tmp_path / "base-1.json").unlink()
-    with pytest.raises(OtherRunError, match="base-1 was made with another file and other settings"):
-        Runs(tmp_path).folders("base", 1)
+    note = tmp_path / "base-1.json"
+    note.write_text(note.read_text().replace("seed=1", "seed=1.0"))
+    with pytest.raises(OtherRunError, match="base-1 was made of another settings; fix: move it away"):
+        Runs(tmp_path).folders("habits", 1)
+    note.unlink()
+    shutil.rmtree(tmp_path / "base-1")
+    with pytest.raises(OtherRunError, match="habits-1 was made of another run before"):
+        Runs(tmp_path).folders("habits", 1)  # base is made anew, by another revision
+
+
+def test_what_is_set_to_try_out_holds_in_every_run_that_an_arm_is_read_from(monkeypatch, tmp_path):
+    made = {}
+
+    def train(words, check):
+        folder = Path(words[6])
+        folder.mkdir()
+        (folder / "summary.json").write_text("{}")
+        made[folder.name] = "limits.turns=9" in words
+
+    monkeypatch.setattr(running.subprocess, "run", train)
+    for name in ("parallel-none", "parallel-none-alone"):
+        Runs(tmp_path, settings=["limits.turns=9"]).folders(name, 1)
+    assert made == {"base-1": False, "manners-1": False, "parallel-none-1": True, "parallel-none-alone-1": True}
