@@ -170,6 +170,7 @@ def test_what_is_set_to_try_out_holds_in_every_run_that_an_arm_is_read_from(monk
         (folder / "summary.json").write_text("{}")
         made[folder.name] = "limits.turns=9" in words
 
+    monkeypatch.setattr(running, "revision", lambda: "abc")
     monkeypatch.setattr(running.subprocess, "run", train)
     for name in ("parallel-none", "parallel-none-alone"):
         Runs(tmp_path, settings=["limits.turns=9"]).folders(name, 1)
