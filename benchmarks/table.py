@@ -21,7 +21,7 @@ HEAD = """# Benchmarks
 
 Every figure below was written by the script named with it, beside its peer in the same run, and this page is made of
 the files in `benchmarks/results` by `python benchmarks/table.py`. `make bench` measures everything anew on an idle
-machine, the main job apart, which takes half an hour: `make bench-quickstart`, results in
+machine, the main job apart, which takes twenty minutes a seed: `make bench-quickstart`, results in
 `benchmarks/results/quickstart.md`. A ratio says how many times better we are than the peer, whichever way better
 points. Peers live in environments of their own, made on demand outside the repository. What was tried for the rows that
 miss stands in [decision 13](decisions/0013-what-was-tried-for-speed.md).
