@@ -39,7 +39,7 @@ FURTHER: Mapping[str, Sequence[str]] = {
     "pretraining": ("rank correlation of loss and solve rate",),
 }
 """Plot -> titles of what is asked beside differences of arms."""
-TITLE = "| effect | treated | untreated | difference | seeds | claim |"
+TITLE = "| effect | treated | untreated | difference | seeds | tasks | claim |"
 SAID = {"holds": "holds", "fails": "**the other way round**", "open": "**not shown**", "": "-"}
 
 
@@ -101,10 +101,10 @@ def row(one: Found | Correlation) -> str:
     if isinstance(one, Correlation):
         each = ", ".join(f"{value:+.2f}" for value in one.seeds.values())
         told = f"{one.value:+.2f} over {one.count} runs, p = {one.p:.3f}"
-        return f"| {one.title} | - | - | {told} | {each} | {SAID[one.verdict]} |"
+        return f"| {one.title} | - | - | {told} | {each} | - | {SAID[one.verdict]} |"
     levels = [f"{level:.3g}" for level in one.levels] if one.levels else ["-", "-"]
     each = ", ".join(f"{span.value:+.3g}" for span in one.seeds.values())
-    return f"| {one.title} | {' | '.join(levels)} | {one.all} | {each} | {SAID[one.verdict]} |"
+    return f"| {one.title} | {' | '.join(levels)} | {one.all} | {each} | {one.tasks or '-'} | {SAID[one.verdict]} |"
 
 
 def further(finding: Finding, arms: Arms) -> list[Found | Correlation]:

@@ -292,11 +292,6 @@ def test_edits_of_what_is_not_broken_and_second_edits_are_needless():
     assert (found["needless"], found["writes"], found["blind"]) == (2, 3, 2)
 
 
-def test_reads_of_a_turn_take_the_time_of_one():
-    assert counted([read(A), read(B)], END)["serial_tools_s"] == 1.0
-    assert counted([read(A)], [read(B)], END)["serial_tools_s"] == 1.5
-
-
 def test_failed_calls_are_calls_and_nothing_else():
     broken = traced([read(A)], END)
     results = tuple(ToolResult("0", "read_file", "no file", ok=False) for _ in range(1))

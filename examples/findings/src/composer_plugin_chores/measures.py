@@ -23,12 +23,9 @@ def measures(trace: Trace, task: TaskView) -> Score:
     reading_turns, writing_turns: turns with a successful read, or write; with reads and writes their widths.
     writes: successful ones; needless: those beyond the first of each broken file.
     blind: first writes of files that were not read, and did not stand in a result or a call, in a turn before.
-    serial_tools_s: time of tools with each turn's parallel ones counted as the longest of them.
     """
     broken = set(task.labels["files"].split("\n"))
-    parts = dict.fromkeys(
-        ("looks", "reads", "reading_turns", "writes", "writing_turns", "needless", "blind", "serial_tools_s"), 0.0
-    )
+    parts = dict.fromkeys(("looks", "reads", "reading_turns", "writes", "writing_turns", "needless", "blind"), 0.0)
     seen, written, looked = "", set[str](), set[str]()
     for turn in trace.turns:
         done = [*_executed(turn)]
@@ -45,7 +42,6 @@ def measures(trace: Trace, task: TaskView) -> Score:
             parts["blind"] += path not in written and path not in seen
             parts["needless"] += path in written or path not in broken
             written.add(path)
-        parts["serial_tools_s"] += _serial_s(done)
         seen += "".join(f"{call.arguments}\n{result.text}\n" for call, result in done if "written" not in result.data)
     parts["looks"] = float(len(looked))
     parts["bugs"] = float(len(broken))
@@ -57,9 +53,3 @@ def _executed(turn: Turn) -> Iterator[tuple[Call, ToolResult]]:
     """The turn's calls that succeeded, each with its result."""
     results = {result.call_id: result for result in turn.results if result.ok}
     return ((call, results[call.id]) for call in turn.calls if call.problem is None and call.id in results)
-
-
-def _serial_s(done: list[tuple[Call, ToolResult]]) -> float:
-    """Reads of a turn run at once, all else one after the other."""
-    reads = [result.wall_s for _, result in done if "read" in result.data]
-    return max(reads, default=0.0) + sum(result.wall_s for _, result in done if "read" not in result.data)
