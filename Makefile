@@ -13,7 +13,7 @@ $(VENV)/.ready: constraints.txt tools/setup.sh $(addsuffix /pyproject.toml,$(DIS
 	bash tools/setup.sh $(VENV) $(DISTS)
 
 demo: setup
-	$(BIN)/composer-run train $(if $(wildcard $(RUN_DIR)/config.json),--resume $(RUN_DIR),examples/quickstart/run.toml --run-dir $(RUN_DIR))
+	$(BIN)/composer-run train examples/quickstart/run.toml --run-dir $(RUN_DIR) --or-resume
 	$(BIN)/composer-run show $(RUN_DIR)
 
 # In order of testpaths, which has the longest first. Threads of two workers that wait for each other by spinning take

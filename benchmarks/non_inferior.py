@@ -52,11 +52,10 @@ def inline(value: Any) -> str:
 
 def train(path: Path, plugins: str, settings: Sequence[str]) -> Path:
     """The finished run folder."""
-    if not (path / "summary.json").exists():
-        fresh = [RUN, "--run-dir", str(path), *(word for text in settings for word in ("--set", text))]
-        where = ["--resume", str(path)] if (path / "config.json").exists() else fresh
-        loaded = ["--plugins", plugins] if plugins and where is fresh else []
-        subprocess.run([sys.executable, "-m", "composer_core.cli", *loaded, "train", *where], cwd=ROOT, check=True)
+    loaded = ["--plugins", plugins] if plugins else []
+    sets = [word for text in settings for word in ("--set", text)]
+    command = [*loaded, "train", RUN, "--run-dir", str(path), "--or-resume", *sets]
+    subprocess.run([sys.executable, "-m", "composer_core.cli", *command], cwd=ROOT, check=True)
     return path
 
 

@@ -73,9 +73,8 @@ def gates(rows: list[dict[str, Any]]) -> list[tuple[str, bool, str]]:
 
 def run_seed(seed: int, folder: Path) -> dict[str, Any]:
     """One whole run; an interrupted one is resumed."""
-    resume = (folder / "config.json").exists()
-    where = ["--resume", str(folder)] if resume else [RUN, "--run-dir", str(folder), "--set", f"seed={seed}"]
-    subprocess.run([sys.executable, "-m", "composer_core.cli", "train", *where], cwd=ROOT, check=True)
+    command = ["train", RUN, "--run-dir", str(folder), "--or-resume", "--set", f"seed={seed}"]
+    subprocess.run([sys.executable, "-m", "composer_core.cli", *command], cwd=ROOT, check=True)
     found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return found
 

@@ -181,6 +181,21 @@ def test_a_run_folder_that_holds_a_run_is_never_overwritten(composer_run, tmp_pa
     assert (run / "events.jsonl").read_bytes() == before
 
 
+def test_a_folder_that_holds_a_run_of_another_configuration_is_not_carried_on(composer_run, tmp_path):
+    run = tmp_path / "run"
+    train = ("train", FAKES, "--run-dir", run, "--or-resume", "--set", "stages.rl.evaluate_every=0")
+    small = ("--set", "stages.rl.steps=1", "--set", "evaluations=[]")
+    assert composer_run(*train, *small).returncode == 0
+    before = (run / "events.jsonl").read_bytes()
+    process = composer_run(*train, "--set", "stages.rl.steps=2", "--set", "seed=5", "--set", "evaluations=[]")
+    refused(process, "another configuration", "another seed, stages[2].steps", "--resume")
+    assert (run / "events.jsonl").read_bytes() == before
+    again = composer_run(*train, *small)
+    assert again.returncode == 0
+    assert "is finished" in again.stderr
+    assert (run / "events.jsonl").read_bytes() == before
+
+
 def test_a_file_that_asks_for_tasks_that_do_not_exist_can_be_corrected_and_run_again(composer_run, tmp_path):
     run = tmp_path / "run"
     small = ["--set", "stages.rl.steps=1", "--set", "stages.rl.evaluate_every=0", "--set"]

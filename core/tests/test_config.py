@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_core.config import Limits, RlStage, limits_for, load, override, structure, to_data
+from composer_core.config import Limits, RlStage, differing, limits_for, load, override, structure, to_data
 from composer_core.errors import ConfigError
 
 RUN = """
@@ -138,6 +138,20 @@ def test_the_resolved_file_reads_back_equal(path):
     data = {key: value for key, value in json.loads(json.dumps(to_data(run))).items() if value is not None}
     data["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in data["stages"]]
     assert to_data(structure(data)) == to_data(run)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("seed=0", []),
+        ("model.layers=3", ["model.layers"]),
+        ("model.deep=true", ["model.deep"]),
+        ("stages.again.steps=4", ["stages[1].steps"]),
+        ("rewards=[]", ["rewards"]),
+    ],
+)
+def test_two_configurations_differ_by_the_keys_that_were_set(path, text, keys):
+    assert [*differing(to_data(load(path)), to_data(load(path, [text])))] == keys
 
 
 def test_limits_of_a_task_are_overridden_key_by_key():

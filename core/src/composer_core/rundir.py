@@ -75,13 +75,17 @@ class RunDir:
         self.write_json("plugins.json", plugins)
         self.write_json("config.json", config)
 
+    def holds_run(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / "config.json").exists()
+
     def refuse_used(self) -> None:
         """A new run writes only where nothing is.
 
         Raises:
             ConfigError: there is a run, or files that no run has made.
         """
-        if (self.path / "config.json").exists():
+        if self.holds_run():
             raise ConfigError(
                 "the run folder already holds a run",
                 where=str(self.path),

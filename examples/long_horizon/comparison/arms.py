@@ -69,10 +69,9 @@ ARMS: Mapping[str, Arm] = {
 
 def train(file: Path, folder: Path, settings: Sequence[str]) -> Path:
     """The finished run folder; an interrupted run is resumed, a finished one is read as it is."""
-    if not (folder / "summary.json").exists():
-        fresh = [str(file), "--run-dir", str(folder), *(word for text in settings for word in ("--set", text))]
-        where = ["--resume", str(folder)] if (folder / "config.json").exists() else fresh
-        subprocess.run([sys.executable, "-m", "composer_core.cli", "train", *where], check=True)
+    sets = [word for text in settings for word in ("--set", text)]
+    command = ["train", str(file), "--run-dir", str(folder), "--or-resume", *sets]
+    subprocess.run([sys.executable, "-m", "composer_core.cli", *command], check=True)
     return folder
 
 

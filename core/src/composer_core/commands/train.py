@@ -13,7 +13,7 @@ import click
 from composer_core import checking
 from composer_core.cli import Options
 from composer_core.commands.common import assemble, load_plugins, load_run, run_async, verify_manifest
-from composer_core.config import RunConfig, restructure, to_data
+from composer_core.config import RunConfig, differing, restructure, to_data
 from composer_core.errors import ConfigError
 from composer_core.events import Event, RunEnded, RunStarted
 from composer_core.pipeline import Pipeline
@@ -29,6 +29,7 @@ from composer_core.tracking import Trackers, read_events
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the run file.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Folder to write; default runs/<name>.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN_DIR", help="Carry on an interrupted run.")
+@click.option("--or-resume", is_flag=True, help="If the folder holds this run already, carry it on.")
 @click.option("--rollouts-only", is_flag=True, help="Of each rl stage, roll out and grade one step; train none.")
 @click.pass_obj
 def command(
@@ -37,25 +38,43 @@ def command(
     overrides: tuple[str, ...],
     run_dir: Path | None,
     resume: Path | None,
+    or_resume: bool,
     rollouts_only: bool,
 ) -> None:
     """Run the stages of RUN_TOML, or carry on a run with --resume."""
     if resume:
-        if run_toml or overrides or run_dir:
+        if run_toml or overrides or run_dir or or_resume:
             raise ConfigError(
                 "a resumed run keeps its own configuration",
                 where="--resume",
-                fix="leave out RUN_TOML, --set and --run-dir",
+                fix="leave out RUN_TOML, --set, --run-dir and --or-resume",
             )
         _resume(RunDir(resume), options, rollouts_only)
     elif run_toml:
         config, plugins = load_run(run_toml, overrides, options)
         folder = RunDir(run_dir or Path("runs") / config.name)
+        if or_resume and folder.holds_run():
+            _refuse_other(config, folder)
+            _resume(folder, options, rollouts_only)
+            return
         folder.refuse_used()
         with folder.lock():
             _run(config, plugins, folder, None, rollouts_only=rollouts_only)
     else:
         raise ConfigError("say what to run", fix="composer-run train RUN.toml, or --resume RUN_DIR")
+
+
+def _refuse_other(config: RunConfig, folder: RunDir) -> None:
+    """Raises ConfigError when the folder's run was not started with this configuration."""
+    there, here = to_data(restructure(folder.config(), folder.path / "config.json")), to_data(config)
+    if keys := [*differing(there, here)]:
+        raise ConfigError(
+            "the run folder holds a run of another configuration",
+            where=str(folder.path),
+            expected="what is asked for now",
+            found=f"a run with another {', '.join(keys)}",
+            fix=f"choose another --run-dir, or carry on the run that is there with --resume {folder.path}",
+        )
 
 
 def _resume(folder: RunDir, options: Options, rollouts_only: bool) -> None:
