@@ -19,6 +19,9 @@ SEEDS = 8 if os.environ.get("COMPOSER_SOAK") else 1
 SMALL = [
     "deterministic=true",
     "threads=1",
+    "model.width=64",
+    "model.expert_count=8",
+    'rewards=[{use="hidden-tests/hidden-tests"},{use="fakes/every_other"}]',
     'tasks.modules=["numbers_"]',
     "stages.copy.steps=4",
     "stages.copy.batch_windows=4",
@@ -39,8 +42,9 @@ SMALL = [
 ]
 
 
-def command(run_dir):
-    return ["train", RUN, "--run-dir", str(run_dir), *(part for text in SMALL for part in ("--set", text))]
+def command(run_dir, plugins="fakes"):
+    sets = [part for text in SMALL for part in ("--set", text)]
+    return ["--plugins", plugins, "train", RUN, "--run-dir", str(run_dir), *sets]
 
 
 def final(run):
@@ -60,7 +64,9 @@ def test_the_small_job_reaches_every_stage_with_no_void(whole):
     summary = json.loads((whole / "summary.json").read_text())
     assert summary["void_share"] == 0
     assert summary["fork_p50_ms"] > 0
-    stages = {event["stage"] for event in read_events(whole) if event["event"] == "StepEnded"}
+    steps = [event for event in read_events(whole) if event["event"] == "StepEnded"]
+    assert all(step["metrics"]["grad_norm"] > 0 for step in steps)
+    stages = {step["stage"] for step in steps}
     assert stages == {"copy", "pretrain", "restoring", "sft", "rl"}
     assert (whole / "report.html").stat().st_size > 10_000
 
@@ -102,7 +108,7 @@ def test_on_ray_with_a_worker_killed_it_ends_with_identical_weights_and_leaves_n
     run, mark = tmp_path / "run", f"composer-test={tmp_path}"
     placed = ["--set", "executor.use=ray/ray", "--set", "executor.sampler_replicas=2"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "composer_core.cli", "--plugins", "ray", *command(run), *placed],
+        [sys.executable, "-m", "composer_core.cli", *command(run, "fakes,ray"), *placed],
         cwd=ROOT,
         env={**os.environ, "COMPOSER_TEST": mark},
         stderr=subprocess.PIPE,

@@ -29,26 +29,11 @@ from composer_plugin_mxfp8.factory import build
 ROOT = Path(__file__).resolve().parent.parent
 FILE = "reference/composer.toml"
 SAID = tomllib.loads((ROOT / FILE).read_text())
-EXTRA = """
-from composer_core import RewardSpec, hookimpl
-
-COMPOSER_API = 1
-
-
-def every_other(trace) -> float:
-    return float(trace.key.attempt % 2)
-
-
-@hookimpl
-def composer_rewards():
-    yield RewardSpec(name="every_other", function=every_other, range=(0.0, 1.0), weight=0.3)
-"""
-"""A plugin of the test's own, and a reward for one member of two: random weights solve nothing, and to a group in which
-all fail the file's rewards give the same."""
-REWARDS = [*(reward["use"] for reward in SAID["rewards"]), "extra/every_other"]
+REWARDS = [*(reward["use"] for reward in SAID["rewards"]), "fakes/every_other"]
+"""Random weights solve nothing, and to a group in which all fail the file's own rewards give the same."""
 SMALL = [
     "threads=1",
-    f"plugins={[*SAID['plugins'], 'extra']}",
+    f"plugins={[*SAID['plugins'], 'fakes']}",
     f"rewards=[{', '.join(f'{{use={use!r}}}' for use in REWARDS)}]",
     'tasks={use="drills/drills",modules=["numbers_"],restoring_variants=1}',
     "limits.tokens=320",  # a turn, its recap, and what follows on that
@@ -77,8 +62,7 @@ def run(tmp_path_factory, composer_run):
     run, mark = folder / "run", f"composer-test={folder}"
     sets = [word for text in [*SMALL, f"executor.weights_store={folder}/store"] for word in ("--set", text)]
     command = [sys.executable, "-m", "composer_core.cli", "train", FILE, "--run-dir", str(run)]
-    path = os.pathsep.join(filter(None, (str(installed(folder / "site")), os.environ.get("PYTHONPATH"))))
-    env = {"COMPOSER_TEST": mark, "PYTHONPATH": path}
+    env = {"COMPOSER_TEST": mark}
     with (folder / "said").open("w") as said:
         process = subprocess.Popen([*command, *sets], cwd=ROOT, env={**os.environ, **env}, stderr=said)
         try:
@@ -92,16 +76,6 @@ def run(tmp_path_factory, composer_run):
     assert resumed.returncode == 0, resumed.stderr[-2000:]
     wait_for(lambda: not processes_of(mark), None, 60)
     return run
-
-
-def installed(folder):
-    """The folder, in which Python now finds the plugin `extra`."""
-    info = folder / "composer_plugin_extra-0.1.dist-info"
-    info.mkdir(parents=True)
-    (folder / "extra_hooks.py").write_text(EXTRA)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: composer-plugin-extra\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[composer.plugins]\nextra = extra_hooks\n")
-    return folder
 
 
 def committed(run):

@@ -72,6 +72,13 @@ def composer_rewards() -> Iterable[RewardSpec]:
         outcome=True,
         summary="1 if the grading command exits with 0",
     )
+    yield RewardSpec(
+        name="every_other",
+        function="composer_testing.fakes.tasks:every_other",
+        range=(0.0, 1.0),
+        weight=0.3,
+        summary="1 for every other attempt, so that a policy that solves nothing still has something to learn from",
+    )
 
 
 @hookimpl

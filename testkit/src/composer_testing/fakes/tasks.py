@@ -7,7 +7,7 @@ from typing import Any
 
 from composer_core.protocols import BuildContext, ExecResult
 from composer_core.trees import File, Patch, Tree, TreeRef
-from composer_core.types import Grading, GradingRef, Task, TaskView
+from composer_core.types import Grading, GradingRef, Task, TaskView, Trace
 from composer_testing.fakes.config import TasksConfig
 from composer_testing.fakes.sandbox import MemoryProvider
 
@@ -78,3 +78,8 @@ async def checked(patch: Patch, grading: Any) -> float:
         await room.apply(patch)
         result = await room.run()
     return float(result.exit_code == 0)
+
+
+def every_other(trace: Trace) -> float:
+    """Whatever it did."""
+    return float(trace.key.attempt % 2)
