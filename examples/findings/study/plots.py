@@ -9,12 +9,15 @@ from attrs import frozen
 
 from study.effects import Found
 
-LEFT, WIDTH, RIGHT, ROW, TOP = 370, 260, 210, 30, 12
+LEFT, WIDTH, RIGHT, ROW, TOP = 350, 260, 270, 30, 12
 STYLE = """text{font:13px system-ui,sans-serif;fill:#222}.line{stroke:#222;fill:none}.grid{stroke:#8885;fill:none}
-.dot{fill:#fff;stroke:#222}.held{fill:#4c78a8}.not{fill:#e45756}.a{fill:#4c78a8;stroke:#4c78a8}
+.dot{fill:#fff;stroke:#222}.held{fill:#4c78a8}.not{fill:#e45756}.told{fill:#888}.a{fill:#4c78a8;stroke:#4c78a8}
 .b{fill:#e45756;stroke:#e45756}.c{fill:#72b7b2;stroke:#72b7b2}.fit{fill:none;stroke-width:1.5}
 @media(prefers-color-scheme:dark){text{fill:#ddd}.line,.dot{stroke:#ddd}.dot{fill:#222}}"""
 CLASSES = "abc"
+KINDS = {"holds": "held", "fails": "not", "open": "not", "": "told"}
+"""Verdict -> class of its dot."""
+KEY = "Line: 0, each row in its own scale. Blue: holds, red: not shown, grey: nothing is claimed. Rings: seeds."
 
 
 def effects(found: Sequence[Found], title: str) -> str:
@@ -23,7 +26,7 @@ def effects(found: Sequence[Found], title: str) -> str:
     parts = _open(LEFT + WIDTH + RIGHT, height, title)
     middle = LEFT + WIDTH / 2
     parts.append(f'<path class="grid" d="M{middle} {TOP - 6}V{height - 20}"/>')
-    parts.append(f'<text x="{middle}" y="{height - 5}" text-anchor="middle">0 (each row in its own scale)</text>')
+    parts.append(f'<text x="{middle}" y="{height - 5}" text-anchor="middle">{KEY}</text>')
     for number, one in enumerate(found):
         parts += _effect(one, TOP + ROW * number + ROW // 2)
     return "\n".join([*parts, "</svg>", ""])
@@ -36,12 +39,11 @@ def _effect(one: Found, y: int) -> list[str]:
     def x(value: float) -> float:
         return round(LEFT + WIDTH / 2 * (1 + value / most * 0.95), 1)
 
-    kind = "not" if one.verdict in ("fails", "open") else "held"
     rings = [f'<circle class="dot" cx="{x(value)}" cy="{y}" r="3"/>' for value in seeds]
     return [
         f'<text x="{LEFT - 12}" y="{y + 4}" text-anchor="end">{escape(one.title)}</text>',
         f'<path class="line" d="M{x(one.all.low)} {y}H{x(one.all.high)}"/>',
-        f'<circle class="{kind}" cx="{x(one.all.value)}" cy="{y}" r="6"/>',
+        f'<circle class="{KINDS[one.verdict]}" cx="{x(one.all.value)}" cy="{y}" r="6"/>',
         *rings,
         f'<text x="{LEFT + WIDTH + 12}" y="{y + 4}">{one.all}</text>',
     ]
