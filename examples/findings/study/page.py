@@ -186,8 +186,11 @@ def figure(key: str, finding: Finding, arms: Arms) -> str | None:
         series = _scaling(arms["trained"])
         return plots.frame(series, finding.title, "log2 of tokens sampled before", "share of attempts, of groups")
     if finding.plot == "pretraining":
-        points = {arm: [_point(one) for one in arms.get(arm, {}).values()] for arm in finding.arms}
-        series = [plots.Series(f"pre-training: {arm}", points[arm]) for arm in finding.arms if points[arm]]
+        series = [
+            plots.Series(f"pre-training: {arm}", [*map(_point, seeds.values())], [f"seed {seed}" for seed in seeds])
+            for arm in finding.arms
+            if (seeds := arms.get(arm, {}))
+        ]
         return plots.frame(series, finding.title, "loss after imitation, nats a token", "solve rate after RL")
     return plots.effects([one for one in rows if isinstance(one, Found)], finding.title)
 

@@ -67,6 +67,7 @@ def frame(series: Sequence[Series], title: str, x_name: str, y_name: str) -> str
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     (x_low, x_high), (y_low, y_high) = _around(xs), _around([*ys, 0.0])
+    y_low = 0.0 if min(ys, default=0.0) >= 0 else y_low
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = left + width * (x - x_low) / (x_high - x_low)
