@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 from attrs import field, frozen
 
@@ -45,7 +46,7 @@ class File:
 
 
 def _files(files: Iterable[File]) -> tuple[File, ...]:
-    return tuple(sorted(files))
+    return tuple(sorted(files, key=attrgetter("path", "data", "executable")))  # their own order takes 45 times as long
 
 
 def _paths(paths: Iterable[str]) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ class Chore:
         return TEMPLATES[bits(key_of("request", self.id), 0) % len(TEMPLATES)].format(all=", ".join(names))
 
 
+@cache
 def make(split: str, kind: str, number: int, body_chars: int) -> Chore:
     """The chore of a kind ("path-2") and number. Single ones go through the drills in order, and again if they end."""
     id = f"{split}-{kind}-{number:04d}"

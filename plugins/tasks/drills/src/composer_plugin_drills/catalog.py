@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -65,9 +65,10 @@ def functions() -> Mapping[tuple[str, str], Function]:
     return MappingProxyType({(one.module, one.name): one for path in paths for one in _module(path)})
 
 
-def siblings(module: str) -> list[Function]:
+@cache
+def siblings(module: str) -> Sequence[Function]:
     """All functions of a module, by its workspace name."""
-    return [one for (name, _), one in functions().items() if name == module]
+    return tuple(one for (name, _), one in functions().items() if name == module)
 
 
 def body(text: str) -> str:

@@ -8,6 +8,7 @@ hidden expressions; their values stay with the grader (`Grading.expected`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from composer_core.noise import key_of, shuffled
@@ -53,6 +54,7 @@ def company(drill: Drill) -> list[Function]:
     return [others[index] for index in order[:SIBLINGS]]
 
 
+@cache
 def workspace(drill: Drill) -> Tree:
     """What the agent finds."""
     present = [drill.function, *company(drill)]
