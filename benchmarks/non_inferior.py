@@ -52,6 +52,8 @@ def inline(value: Any) -> str:
 
 def train(path: Path, plugins: str, settings: Sequence[str]) -> Path:
     """The finished run folder."""
+    if (path / "summary.json").exists():
+        return path
     loaded = ["--plugins", plugins] if plugins else []
     sets = [word for text in settings for word in ("--set", text)]
     command = [*loaded, "train", RUN, "--run-dir", str(path), "--or-resume", *sets]

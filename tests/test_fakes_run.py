@@ -152,3 +152,7 @@ def test_rollouts_only_trains_nothing(composer_run, tmp_path):
     assert "rl" not in stages
     traces = [decode(path.read_bytes()) for path in (run / "traces").glob("rl-*")]
     assert sorted(trace.group for trace in traces) == ["rl:0"] * 4 + ["rl:1"] * 4 + ["rl:2"] * 4
+    for again in (["--resume", run], [FAKES, "--run-dir", run, *only_rl, "--or-resume"]):
+        carried_on = composer_run("train", *again)
+        assert carried_on.returncode == 2
+        assert "its rl stages were not trained" in carried_on.stderr

@@ -34,14 +34,14 @@ def training(run):
             process.kill()
 
 
-@pytest.mark.parametrize("command", [["--resume"], [FAKES, "--run-dir"]])
+@pytest.mark.parametrize("command", [["--resume"], [FAKES, "--run-dir"], [FAKES, *SLOW, "--or-resume", "--run-dir"]])
 def test_a_second_process_is_refused_and_told_who_trains(composer_run, tmp_path, command):
     run = tmp_path / "run"
     with training(run) as process:
         second = composer_run("train", *command, run)
         assert second.returncode == 2, second.stderr
         assert "Traceback" not in second.stderr
-        if command[0] == "--resume":
+        if "--run-dir" not in command or "--or-resume" in command:
             for words in ("another process trains", str(run / "lock"), f"process {process.pid}\n", "fix:"):
                 assert words in second.stderr
         assert process.poll() is None

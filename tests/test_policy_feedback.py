@@ -20,7 +20,7 @@ from composer_core.config import structure
 from composer_core.plugins import Candidate, Plugins, select
 from composer_core.rundir import RunDir
 from composer_core.tracking import read_events
-from composer_core.types import Call, ParsedTurn, Trace
+from composer_core.types import Call, ParsedTurn
 from composer_plugin_hf.renderers.config import XML_TOKENS, XmlConfig
 from composer_plugin_hf.renderers.xml import build_xml
 
@@ -64,11 +64,6 @@ def misspelling(config: XmlConfig, build: Any) -> Any:
     return made
 
 
-def every_other(trace: Trace) -> float:
-    """1 for half of a group."""
-    return float(trace.key.attempt % 2)
-
-
 @hookimpl
 def composer_renderers() -> Iterator[RendererSpec]:
     yield RendererSpec(name="misspelling", factory=misspelling, config=XmlConfig, special_tokens=XML_TOKENS)
@@ -76,7 +71,7 @@ def composer_renderers() -> Iterator[RendererSpec]:
 
 @hookimpl
 def composer_rewards() -> Iterator[RewardSpec]:
-    yield RewardSpec(name="every_other", function=every_other, outcome=True)
+    yield RewardSpec(name="every_other", function="composer_testing.fakes.tasks:every_other", outcome=True)
 
 
 @pytest.fixture(scope="module")

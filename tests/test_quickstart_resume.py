@@ -65,10 +65,14 @@ def test_the_small_job_reaches_every_stage_with_no_void(whole):
     assert summary["void_share"] == 0
     assert summary["fork_p50_ms"] > 0
     steps = [event for event in read_events(whole) if event["event"] == "StepEnded"]
-    assert all(step["metrics"]["grad_norm"] > 0 for step in steps)
     stages = {step["stage"] for step in steps}
     assert stages == {"copy", "pretrain", "restoring", "sft", "rl"}
     assert (whole / "report.html").stat().st_size > 10_000
+
+
+def test_every_step_of_the_small_job_has_a_gradient(whole):
+    steps = [event for event in read_events(whole) if event["event"] == "StepEnded"]
+    assert not [(step["stage"], step["step"]) for step in steps if not step["metrics"]["grad_norm"] > 0]
 
 
 def test_its_model_and_tokenizer_open_in_plain_transformers(whole):

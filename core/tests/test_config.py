@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_core.config import Limits, RlStage, differing, limits_for, load, override, structure, to_data
+from composer_core.config import Limits, RlStage, differences, limits_for, load, override, structure, to_data
 from composer_core.errors import ConfigError
 
 RUN = """
@@ -141,17 +141,17 @@ def test_the_resolved_file_reads_back_equal(path):
 
 
 @pytest.mark.parametrize(
-    ("text", "keys"),
+    ("text", "found"),
     [
         ("seed=0", []),
-        ("model.layers=3", ["model.layers"]),
-        ("model.deep=true", ["model.deep"]),
-        ("stages.again.steps=4", ["stages[1].steps"]),
-        ("rewards=[]", ["rewards"]),
+        ("model.layers=3", [("model.layers", 2, 3)]),
+        ("model.deep=true", [("model.deep", None, True)]),
+        ("stages.again.steps=4", [("stages[1].steps", 3, 4)]),
+        ("rewards=[]", [("rewards", [{"use": "x/y", "weight": 2, "sharp": True}], [])]),
     ],
 )
-def test_two_configurations_differ_by_the_keys_that_were_set(path, text, keys):
-    assert [*differing(to_data(load(path)), to_data(load(path, [text])))] == keys
+def test_two_configurations_differ_by_the_keys_that_were_set(path, text, found):
+    assert [*differences(to_data(load(path)), to_data(load(path, [text])))] == found
 
 
 def test_limits_of_a_task_are_overridden_key_by_key():

@@ -67,8 +67,9 @@ class World:
         try:
             for _ in range(rounds):
                 await asyncio.sleep(0)
-            while len(self.steps) < self.slow.get(request.group, 0):
-                await asyncio.sleep(0)
+            async with asyncio.timeout(60):
+                while len(self.steps) < self.slow.get(request.group, 0):
+                    await asyncio.sleep(0)
         except asyncio.CancelledError:
             self.cancelled.append(request.group)
             raise

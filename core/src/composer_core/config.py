@@ -433,16 +433,16 @@ def to_data(value: Any) -> Any:
     return value
 
 
-def differing(one: Any, other: Any, at: str = "") -> Iterator[str]:
-    """Keys by which two results of `to_data` differ, as `--set` may name them."""
+def differences(one: Any, other: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Keys by which two results of `to_data` differ, each with both values; None where there is none."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in {**one, **other}:
-            yield from differing(one.get(key), other.get(key), f"{at}.{key}" if at else key)
+            yield from differences(one.get(key), other.get(key), f"{at}.{key}" if at else key)
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for number, (row, beside) in enumerate(zip(one, other, strict=True)):
-            yield from differing(row, beside, f"{at}[{number}]")
+            yield from differences(row, beside, f"{at}[{number}]")
     elif one != other:
-        yield at
+        yield at, one, other
 
 
 # --- structuring ----------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class RunDir:
             try:
                 yield
             finally:
-                if made and not (self.path / "config.json").exists():
+                if made and not self.holds_run():
                     (self.path / "lock").unlink(missing_ok=True)
                     with suppress(OSError):  # a component has written something
                         self.path.rmdir()

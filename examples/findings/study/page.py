@@ -24,9 +24,10 @@ Seven things that were said of how Composer came to be, asked again of a policy 
 cores. Tasks, arms and what is built in stand in the example's README (`examples/findings/README.md`). An effect is a
 treated arm less an untreated one with the same tasks, seeds and steps, and but for finding 5 from the same checkpoint.
 Intervals are 95 % bootstrap intervals over tasks, for slopes over steps; where a run gives one number, the range of the
-seeds. A seed's own value stands behind them. A claim holds if the interval is on its side of 0, and each seed's own is;
-a solve rate is held to be no worse than -0.05, known to 0.05, and only where at least 0.3 are solved without; a rank
-correlation by the share of orders within seeds that are as far on that side. Nothing here says what a large model does.
+seeds. Each seed's own value stands behind them, and how many tasks the effect is of. A claim holds if the interval is
+on its side of 0, and each seed's own is; a solve rate is held to be no worse than -0.05, known to 0.05, and only where
+at least 0.3 are solved without; a rank correlation by the share of orders within seeds that are as far on that side.
+Nothing here says what a large model does.
 
 ```text
 python examples/findings/findings.py            # all that has no result yet, three seeds
@@ -169,7 +170,8 @@ def made(finding: Finding, arms: Arms) -> Iterator[str]:
     runs: dict[tuple[str, int], float] = {}
     for one in every:
         runs |= {(name, one.seed): wall_s for name, wall_s in one.seconds.items()}
-    dates, revisions = sorted({one.date for one in every}), sorted({one.revision for one in every})
+    dates = sorted({one.date for one in every})
+    revisions = sorted({part for one in every for part in one.revision.split(", ")})
     where = "; ".join(sorted({one.machine for one in every}))
     minutes = f"{sum(runs.values()) / 60:.0f} minutes of runs, those that are shared included"
     counts = f"{len(every)} result{'s' * (len(every) != 1)}, {minutes}"

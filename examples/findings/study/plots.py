@@ -17,7 +17,7 @@ STYLE = """text{font:13px system-ui,sans-serif;fill:#222}.line{stroke:#222;fill:
 CLASSES = "abc"
 KINDS = {"holds": "held", "fails": "not", "open": "not", "": "told"}
 """Verdict -> class of its dot."""
-KEY = "Line: 0, each row in its own scale. Blue: holds, red: not shown, grey: nothing is claimed. Rings: seeds."
+KEY = "Upright: 0, each row in its own scale. Blue: holds, red: does not, grey: nothing is claimed. Rings: seeds."
 
 
 def effects(found: Sequence[Found], title: str) -> str:

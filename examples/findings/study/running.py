@@ -84,6 +84,7 @@ class Runs:
             return folder
         sets += [f"model.path={json.dumps(str(before / 'model'))}"] if before else []
         sets += self.everywhere
+        # Not --or-resume: that an interrupted run goes on with another number of threads changes nothing of it.
         fresh = [
             str(HERE / recipe.file),
             "--run-dir",

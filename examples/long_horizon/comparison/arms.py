@@ -69,6 +69,8 @@ ARMS: Mapping[str, Arm] = {
 
 def train(file: Path, folder: Path, settings: Sequence[str]) -> Path:
     """The finished run folder; an interrupted run is resumed, a finished one is read as it is."""
+    if (folder / "summary.json").exists():
+        return folder
     sets = [word for text in settings for word in ("--set", text)]
     command = ["train", str(file), "--run-dir", str(folder), "--or-resume", *sets]
     subprocess.run([sys.executable, "-m", "composer_core.cli", *command], check=True)

@@ -34,6 +34,7 @@ class ChoreSet:
 
     config: ChoresConfig = field(factory=ChoresConfig)
     _chores: dict[str, Chore] = field(factory=dict)
+    _tasks: dict[str, Task] = field(factory=dict)
     _trees: dict[TreeRef, Chore] = field(factory=dict)
     _drills: DrillSet = field(factory=DrillSet)
 
@@ -46,13 +47,17 @@ class ChoreSet:
 
     def task(self, task_id: str) -> Task:
         """One task by its id; ConfigError when unknown."""
-        chore = self.chore(task_id)
-        tree = _workspace(chore)
-        self._trees[tree.ref] = chore
+        if task_id not in self._tasks:
+            self._tasks[task_id] = self._task(self.chore(task_id))
+        return self._tasks[task_id]
+
+    def _task(self, chore: Chore) -> Task:
+        workspace = _workspace(chore).ref
+        self._trees[workspace] = chore
         view = TaskView(
             id=chore.id,
             prompt=chore.prompt,
-            workspace=tree.ref,
+            workspace=workspace,
             needs=("python3",),
             labels={
                 "bugs": str(len(chore.drills)),

@@ -6,7 +6,7 @@ Installed for the tests of this folder by `conftest`.
 from __future__ import annotations
 
 from composer_core import RendererSpec, RewardSpec, hookimpl
-from composer_core.types import Call, ParsedTurn, Trace
+from composer_core.types import Call, ParsedTurn
 from composer_plugin_hf.renderers.config import XML_TOKENS, XmlConfig
 
 COMPOSER_API = 1
@@ -21,11 +21,6 @@ def xml(config, build):
     return made
 
 
-def every_other(trace: Trace) -> float:
-    """1 for half of each group."""
-    return float(trace.key.attempt % 2)
-
-
 @hookimpl
 def composer_renderers():
     yield RendererSpec(name="xml", factory=xml, config=XmlConfig, special_tokens=XML_TOKENS)
@@ -33,4 +28,4 @@ def composer_renderers():
 
 @hookimpl
 def composer_rewards():
-    yield RewardSpec(name="every_other", function=every_other, outcome=True)
+    yield RewardSpec(name="every_other", function="composer_testing.fakes.tasks:every_other", outcome=True)

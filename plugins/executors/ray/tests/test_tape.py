@@ -123,4 +123,4 @@ def test_an_episode_that_lost_its_process_goes_on_from_the_turn_it_was_at(run, n
     assert all(end["stats"]["played_turns"] <= end["stats"]["turns"] for end in again)
     assert set(made.voids()) == {"lost"}
     store = FolderStore(FolderConfig(), BuildContext(run_dir=made.folder))
-    assert not store.list("tapes/"), "the blob that a killed process was writing has no name, and is listed by nobody"
+    assert not store.list("tapes/")  # the part that a killed process was writing has no name, and stays

@@ -43,7 +43,7 @@ SIBLING_CHECKS = 2
 """Hidden checks of each sibling, which must go on passing."""
 TIMEOUT_S = 10.0
 _INROOM = Path(__file__).parent / "inroom"
-_CHECK = (_INROOM / "check.py").read_text()
+_CHECK = (_INROOM / "check.py").read_bytes()
 _RUNNER = (_INROOM / "run.py").read_text()
 
 
