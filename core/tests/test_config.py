@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_core.config import Limits, RlStage, differences, limits_for, load, override, structure, to_data
+from composer_core.commands.train import changes
+from composer_core.config import Limits, RlStage, limits_for, load, override, structure, to_data
 from composer_core.errors import ConfigError
 
 RUN = """
@@ -144,14 +145,15 @@ def test_the_resolved_file_reads_back_equal(path):
     ("text", "found"),
     [
         ("seed=0", []),
-        ("model.layers=3", [("model.layers", 2, 3)]),
-        ("model.deep=true", [("model.deep", None, True)]),
-        ("stages.again.steps=4", [("stages[1].steps", 3, 4)]),
-        ("rewards=[]", [("rewards", [{"use": "x/y", "weight": 2, "sharp": True}], [])]),
+        ("model.layers=3", [("model.layers", "2 in the folder, 3 now")]),
+        ("model.deep=true", [("model.deep", "None in the folder, True now")]),
+        ("stages.again.steps=4", [("stages[1].steps", "3 in the folder, 4 now")]),
+        ("rewards.y.weight=3", [("rewards[0].weight", "2 in the folder, 3 now")]),
     ],
 )
 def test_two_configurations_differ_by_the_keys_that_were_set(path, text, found):
-    assert [*differences(to_data(load(path)), to_data(load(path, [text])))] == found
+    told = changes(to_data(load(path)), to_data(load(path, [text])))
+    assert [(one.where, one.message) for one in told] == found
 
 
 def test_limits_of_a_task_are_overridden_key_by_key():

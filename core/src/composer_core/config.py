@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import GenericAlias
@@ -431,18 +431,6 @@ def to_data(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [to_data(entry) for entry in value]
     return value
-
-
-def differences(one: Any, other: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Keys by which two results of `to_data` differ, each with both values; None where there is none."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for key in {**one, **other}:
-            yield from differences(one.get(key), other.get(key), f"{at}.{key}" if at else key)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for number, (row, beside) in enumerate(zip(one, other, strict=True)):
-            yield from differences(row, beside, f"{at}[{number}]")
-    elif one != other:
-        yield at, one, other
 
 
 # --- structuring ----------------------------------------------------------------------------------------------

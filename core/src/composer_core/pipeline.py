@@ -258,14 +258,10 @@ class Pipeline:
         return {**found, "sampler_tokens_per_s": sampled / busy_s} if sampled and busy_s > 0 else found
 
     def _summarize(self) -> dict[str, Any]:
-        found = summarize_run(
-            self.config,
-            self._moments.found,
-            self.meter,
-            self._executor.stats(),
-            self.resumed.number if self.resumed else None,
-        )
-        return {**found, "rollouts_only": self.rollouts_only}
+        resumed_from = self.resumed.number if self.resumed else None
+        found = self._moments.found
+        summary = summarize_run(self.config, found, self.meter, self._executor.stats(), resumed_from)
+        return {**summary, "rollouts_only": self.rollouts_only}
 
 
 def _looks(stage: RlStage, step: int) -> bool:

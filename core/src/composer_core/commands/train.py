@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import click
 from composer_core import checking
 from composer_core.cli import Options
 from composer_core.commands.common import assemble, load_plugins, load_run, run_async, verify_manifest
-from composer_core.config import RunConfig, differences, restructure, to_data
+from composer_core.config import RunConfig, restructure, to_data
 from composer_core.errors import ConfigError
 from composer_core.events import Event, RunEnded, RunStarted
+from composer_core.hookspecs import Problem
 from composer_core.pipeline import Pipeline
 from composer_core.plugins import Plugins
 from composer_core.problems import refuse
@@ -51,61 +53,49 @@ def command(
             )
         _resume(RunDir(resume), options, rollouts_only)
     elif run_toml:
-        if or_resume and rollouts_only:
-            raise ConfigError(
-                "a run whose rl stages are not trained is not carried on",
-                where="--or-resume, --rollouts-only",
-                fix="leave out one of the two",
-            )
         config, plugins = load_run(run_toml, overrides, options)
         folder = RunDir(run_dir or Path("runs") / config.name)
-        if not (or_resume and folder.holds_run()):
+        if or_resume and folder.holds_run():
+            there = to_data(restructure(folder.config(), folder.path / "config.json"))
+            refuse(changes(there, to_data(config)), f"{folder.path}, a run of another configuration", ConfigError)
+            _resume(folder, options, rollouts_only)
+        else:
             folder.refuse_used()
-        with folder.lock():  # asked again: an earlier process of the same job may have come to its end meanwhile
-            if or_resume and folder.holds_run():
-                _refuse_other(config, folder)
-                _carry_on(folder, options, rollouts_only)
-            else:
+            with folder.lock():
                 _run(config, plugins, folder, None, rollouts_only=rollouts_only)
     else:
         raise ConfigError("say what to run", fix="composer-run train RUN.toml, or --resume RUN_DIR")
 
 
-def _refuse_other(config: RunConfig, folder: RunDir) -> None:
-    """Raises ConfigError when the folder's run was not started with this configuration."""
-    there = restructure(folder.config(), folder.path / "config.json")
-    if found := [*differences(to_data(there), to_data(config))]:
-        raise ConfigError(
-            "the run folder holds a run of another configuration",
-            where=str(folder.path),
-            expected=", ".join(f"{key} = {asked!r}" for key, _, asked in found),
-            found=", ".join(f"{key} = {has!r}" for key, has, _ in found),
-            fix=f"choose another --run-dir, or carry on the run that is there with --resume {folder.path}",
-        )
+def changes(there: Any, here: Any, at: str = "") -> Iterator[Problem]:
+    """A problem for each key by which two results of `to_data` differ; None stands for what one of them lacks."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in {**there, **here}:
+            yield from changes(there.get(key), here.get(key), f"{at}.{key}" if at else key)
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for number, (one, other) in enumerate(zip(there, here, strict=True)):
+            yield from changes(one, other, f"{at}[{number}]")
+    elif there != here:
+        yield Problem(at, f"{there!r} in the folder, {here!r} now", "choose another --run-dir, or --resume this one")
 
 
 def _resume(folder: RunDir, options: Options, rollouts_only: bool) -> None:
-    folder.config()  # nothing is made in a folder without a run, not even a lock
+    data = folder.config()
     with folder.lock():
-        _carry_on(folder, options, rollouts_only)
-
-
-def _carry_on(folder: RunDir, options: Options, rollouts_only: bool) -> None:
-    """The folder's run from its last commit on; it is locked."""
-    commit, summary = folder.last_commit(), folder.read_json("summary.json")
-    if summary and summary.get("rollouts_only"):
-        raise ConfigError(
-            "the run was ended with --rollouts-only: its rl stages were not trained",
-            where=str(folder.path),
-            fix="choose another --run-dir",
-        )
-    if summary is not None:  # its figures were measured by the process that ended it
-        click.echo(f"composer-run: {folder.path} is finished; see composer-run show {folder.path}", err=True)
-        return
-    config = restructure(folder.config(), folder.path / "config.json")
-    plugins = load_plugins(config, options)
-    verify_manifest(folder.read_json("plugins.json") or [], plugins)
-    _run(config, plugins, folder, commit, resumed=True, rollouts_only=rollouts_only)
+        commit, summary = folder.last_commit(), folder.read_json("summary.json")
+        if summary and summary.get("rollouts_only"):
+            raise ConfigError(
+                "the run was ended with --rollouts-only: its rl stages were not trained",
+                where=str(folder.path),
+                fix="choose another --run-dir",
+            )
+        if summary is not None:  # its figures were measured by the process that ended it
+            click.echo(f"composer-run: {folder.path} is finished; see composer-run show {folder.path}", err=True)
+            return
+        config = restructure(data, folder.path / "config.json")
+        plugins = load_plugins(config, options)
+        verify_manifest(folder.read_json("plugins.json") or [], plugins)
+        _run(config, plugins, folder, commit, resumed=True, rollouts_only=rollouts_only)
 
 
 def _run(config: RunConfig, plugins: Plugins, folder: RunDir, commit: Commit | None, **how: bool) -> None:
