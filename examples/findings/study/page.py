@@ -160,7 +160,7 @@ def verdict(finding: Finding, rows: Sequence[Found | Correlation], seeds: Sequen
     if len(seeds) < 3:
         yield f"Every arm has {len(seeds)} of three seeds."
     if remark:
-        yield f"What we think, and did not measure: {remark.strip()}"
+        yield f"What we think of it, a guess where no figure stands: {remark.strip()}"
     yield ""
 
 
