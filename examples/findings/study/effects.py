@@ -44,7 +44,12 @@ class Span:
         return min(sign * self.low, sign * self.high) > 0
 
     def __str__(self) -> str:
-        return f"{self.value:+.3g} ({self.low:+.3g} to {self.high:+.3g})"
+        return f"{signed(self.value)} ({signed(self.low)} to {signed(self.high)})"
+
+
+def signed(value: float) -> str:
+    """Three digits and a sign; what means of equal numbers leave of rounding is 0."""
+    return f"{round(value, 12) + 0.0:+.3g}"
 
 
 @frozen

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from composer_core.statistics import mean
 from study import plots
 from study.curves import Correlation, Point, Sample, least_squares, rank_correlation, slope
-from study.effects import Arms, Found, measured
+from study.effects import Arms, Found, measured, signed
 from study.findings import FINDINGS, Finding
 from study.recipes import HERE
 from study.results import Result
@@ -104,7 +104,7 @@ def row(one: Found | Correlation) -> str:
         told = f"{one.value:+.2f} over {one.count} runs, p = {one.p:.3f}"
         return f"| {one.title} | - | - | {told} | {each} | - | {SAID[one.verdict]} |"
     levels = [f"{level:.3g}" for level in one.levels] if one.levels else ["-", "-"]
-    each = ", ".join(f"{span.value:+.3g}" for span in one.seeds.values())
+    each = ", ".join(signed(span.value) for span in one.seeds.values())
     return f"| {one.title} | {' | '.join(levels)} | {one.all} | {each} | {one.tasks or '-'} | {SAID[one.verdict]} |"
 
 

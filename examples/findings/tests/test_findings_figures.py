@@ -8,7 +8,7 @@ import pytest
 import torch
 from study import long_horizon, plots, reading
 from study.curves import Sample, least_squares, rank_correlation, ranks, slope
-from study.effects import interval, measured, pooled
+from study.effects import interval, measured, pooled, signed
 from study.findings import FINDINGS, Effect
 from study.page import arms_of, figure, found, page, seeds_of
 from study.recipes import RECIPES, chain
@@ -62,6 +62,11 @@ def test_an_effect_is_treated_less_untreated_paired_by_task():
     assert [span.value for span in one.seeds.values()] == pytest.approx([-0.5] * 3)
     assert one.levels == pytest.approx((1.0, 1.5), abs=0.01)
     assert one.verdict == "holds"
+
+
+@pytest.mark.parametrize(("value", "text"), [(-2e-19, "+0"), (0.12345, "+0.123"), (-2.69e-05, "-2.69e-05")])
+def test_a_value_has_three_digits_and_no_rounding_error(value, text):
+    assert signed(value) == text
 
 
 def test_tasks_without_a_value_in_one_arm_have_no_difference():
