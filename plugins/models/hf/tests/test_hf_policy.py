@@ -390,3 +390,16 @@ def test_decoding_with_few_calls_is_what_the_modules_compute(name: str) -> None:
                 policy.trunk(ids_BT[:, :1], torch.ones(3), past_B=torch.tensor([9, 9, 9]), **places).hidden_BTD
             )
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_policy_decodes_with_few_calls_over_a_cache_that_another_has_made() -> None:
+    # As a sampler does: it swaps between two policies and keeps the cache. The spare one went through the modules.
+    first, spare = (from_config(qwen3_moe()).eval() for _ in range(2))
+    cache, called = first.new_cache(1, 8), []
+    spare.model.register_forward_pre_hook(lambda *_: called.append("modules"))
+    with torch.no_grad():
+        one = torch.ones(1, 1, dtype=torch.int64)
+        spare.trunk(one, torch.ones(1), cache=cache, slots_B=torch.tensor([0]), past_B=torch.tensor([0]))
+        assert not called
+        spare.trunk(one, torch.ones(1))
+    assert called == ["modules"], "the hook sees nothing"

@@ -13,6 +13,7 @@ values are a function of its own prefix, bit for bit, whatever shares the batch 
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,7 +42,6 @@ class HFPolicy(nn.Module):
         self.deterministic = deterministic
         self.vocab_size: int = self.config.vocab_size
         self.model = causal_lm.model
-        self._decoder: Decoder | None = None
         self.lm_head = None if self.config.tie_word_embeddings else causal_lm.lm_head
         self._stored = found.stored
         self._tape = RouteTape(found.gates, self.config.model_type)
@@ -72,10 +72,13 @@ class HFPolicy(nn.Module):
         weight: torch.Tensor = (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight
         return weight
 
+    @cached_property
+    def _decoder(self) -> Decoder | None:
+        """Found at the first pass over a cache, which may be another policy's: a sampler has two, and one cache."""
+        return Decoder.of(self.model) if self.head.device.type == "cpu" and not self.deterministic else None
+
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
         """Zeroed keys and values in the dtype and on the device of the weights."""
-        on_cpu = self.head.device.type == "cpu" and not self.deterministic
-        self._decoder = Decoder.of(self.model) if on_cpu else None
         return SlotCache(self._stored, rows, capacity, self.head.detach(), fixed=self.deterministic)
 
     def trunk(
