@@ -12,10 +12,10 @@ given again after any interruption. A result is one JSON in examples/findings/re
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from study import long_horizon, results
 from study.findings import FINDINGS
 from study.page import arms_of, figure, page
 from study.recipes import HERE
-from study.running import OtherRunError, Runs
+from study.running import FailedRunError, OtherRunError, Runs
 
 ROOT = HERE.parent.parent
 
@@ -33,10 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not metadata.entry_points(group="composer.plugins", name="chores"):
         print("the task set is not installed; fix: pip install ./examples/findings", file=sys.stderr)
         return 2
-    timed = [key for key in options.findings or FINDINGS if any(len(runs) > 1 for runs in FINDINGS[key].arms.values())]
-    if options.jobs > 1 and timed and not options.page:
-        print(f"{timed[0]} measures times of episodes that run alone; fix: --jobs 1, or leave it out", file=sys.stderr)
-        return 2
     try:
         if options.quick:
             return quick(options)
@@ -45,36 +41,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OtherRunError as error:
         print(error, file=sys.stderr)
         return 2
+    except FailedRunError as error:
+        print(error, file=sys.stderr)
+        return 1
     write(results.load(options.results), options.out)
     return 0
 
 
 def everything(options: argparse.Namespace) -> None:
-    """Every finding that has no result, seed by seed, or several seeds at a time with a core each."""
+    """Every finding that has no result, seed by seed: its runs side by side, then those whose times count, alone."""
     runs = Runs(options.runs, settings=options.set, everywhere=["threads=1"] if options.jobs > 1 else [])
-    with ThreadPoolExecutor(options.jobs) as pool:  # each run is a process of its own
-        made = pool.map(
-            lambda seed: [one(key, seed, runs, options) for key in options.findings or FINDINGS], options.seeds
-        )
-        list(made)
+    for seed in options.seeds:
+        arms = [(key, arm) for key in options.findings or FINDINGS for arm in missing(key, seed, options)]
+        runs.make_all([run for key, arm in arms for run in FINDINGS[key].arms[arm][:1]], seed, options.jobs)
+        for key, arm in arms:
+            one(key, arm, seed, runs, options)
 
 
-def one(key: str, seed: int, runs: Runs, options: argparse.Namespace) -> None:
-    """Every arm of a finding that has no result with this seed."""
-    given = f"python examples/findings/findings.py {key} --seeds {seed}"
-    given += f" --jobs {options.jobs}" * (options.jobs > 1) + "".join(f" --set '{text}'" for text in options.set)
+def missing(key: str, seed: int, options: argparse.Namespace) -> list[str]:
+    """The arms of a finding that have no result with this seed and can have one."""
     arms = [arm for arm in FINDINGS[key].arms if not results.path(key, arm, seed, options.results).exists()]
-    if key == "summary" and arms and (missing := long_horizon.missing(options.long_horizon, seed)):
-        print(f"summary, seed {seed}: no finished run in {missing[0]}; first: {long_horizon.COMMAND}", file=sys.stderr)
-        return
-    for arm in arms:
-        print(f"{key}, arm {arm}, seed {seed}", flush=True)
-        found = (
-            long_horizon.read(arm, options.long_horizon, seed)
-            if key == "summary"
-            else results.measure(key, arm, seed, runs, given)
-        )
-        print(f"wrote {results.save(found, options.results)}", flush=True)
+    if key == "summary" and arms and (absent := long_horizon.missing(options.long_horizon, seed)):
+        print(f"summary, seed {seed}: no finished run in {absent[0]}; first: {long_horizon.COMMAND}", file=sys.stderr)
+        return []
+    return arms
+
+
+def one(key: str, arm: str, seed: int, runs: Runs, options: argparse.Namespace) -> None:
+    """Measure an arm, and make what is still missing for it."""
+    if key == "summary":
+        found = long_horizon.read(arm, options.long_horizon, seed)
+    else:
+        given = f"python examples/findings/findings.py {key} --seeds {seed}"
+        given += "".join(f" --set '{text}'" for text in options.set)
+        found = results.measure(key, arm, seed, runs, given)
+    print(f"wrote {results.save(found, options.results)}", flush=True)
 
 
 def quick(options: argparse.Namespace) -> int:
@@ -83,7 +84,8 @@ def quick(options: argparse.Namespace) -> int:
         options.results = Path(folder) / "results"
         runs = Runs(Path(folder) / "runs", quick=True, settings=options.set)
         for key in options.findings or FINDINGS:
-            one(key, options.seeds[0], runs, options)
+            for arm in missing(key, options.seeds[0], options):
+                one(key, arm, options.seeds[0], runs, options)
         found = results.load(options.results)
         print(page(found))
         for key in options.findings:
@@ -106,7 +108,9 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("findings", nargs="*", metavar="FINDING", help=f"default all: {', '.join(FINDINGS)}")
     made.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    made.add_argument("--jobs", type=int, default=1, help="seeds at a time, each on one core; not for times")
+    made.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time, each on one core; default all cores"
+    )
     made.add_argument("--quick", action="store_true", help="every run in miniature, the first seed; writes nothing")
     made.add_argument("--page", action="store_true", help="run nothing, write the page of the results that there are")
     made.add_argument("--runs", type=Path, default=ROOT / "runs/findings", help="folder of the run folders")

@@ -1,6 +1,7 @@
-"""Makes what a result needs: the runs of its chain, each finished one read and each interrupted one resumed.
+"""Makes what results need: the runs of their chains, each finished one read and each interrupted one resumed.
 
-A quick one makes every run in miniature, in a folder of its own. It shows that all of it works and measures nothing.
+What a run says goes to a log beside its folder. A quick one makes every run in miniature, in a folder of its own: it
+shows that all of it works and measures nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from attrs import field, frozen
@@ -40,6 +44,10 @@ class OtherRunError(Exception):
     """A run folder is not what would be made now."""
 
 
+class FailedRunError(Exception):
+    """A run ended with an error; the message has the end of its log."""
+
+
 @frozen
 class Runs:
     """Where runs lie, and what is set in each."""
@@ -52,17 +60,29 @@ class Runs:
     """For every run, and no part of what it is made of: how many cores it may use."""
 
     def folders(self, name: str, seed: int) -> list[Path]:
-        """The finished run folders of a run's chain, itself last.
+        """The finished run folders of a run's chain, itself last; raises what `make` does."""
+        return [self.make(one, seed) for one in chain(name)]
 
-        Raises:
-            CalledProcessError: a run failed; it has said why.
-            OtherRunError: a folder was made of another file, or of other settings.
+    def make_all(self, names: Iterable[str], seed: int, jobs: int) -> None:
+        """Make the chains of runs, so many runs at a time, each after the one that it goes on from.
+
+        The first that fails ends it: those under way are waited for, no other begins.
         """
-        found: list[Path] = []
-        for one in chain(name):
-            extra = self.settings if one in OF_ARMS else ()
-            found.append(self._train(one, seed, found[-1] if found else None, extra))
-        return found
+        needed = {run for name in names for run in chain(name)}
+        order = TopologicalSorter(
+            {run: [recipe.after] if recipe.after else [] for run, recipe in RECIPES.items() if run in needed}
+        )
+        order.prepare()
+        running: dict[Future[Path], str] = {}
+        pool = ThreadPoolExecutor(jobs)  # each run is a process of its own
+        try:
+            while order.is_active():
+                running |= {pool.submit(self.make, run, seed): run for run in order.get_ready()}
+                for one in wait(running, return_when=FIRST_COMPLETED).done:
+                    one.result()
+                    order.done(running.pop(one))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def revision(self, name: str, seed: int) -> str:
         """Of the repository when each run of the chain began, those that differ."""
@@ -73,9 +93,16 @@ class Runs:
         """What a run was made of, beside its folder."""
         return self.folder / f"{name}-{seed}.json"
 
-    def _train(self, name: str, seed: int, before: Path | None, extra: Sequence[str]) -> Path:
+    def make(self, name: str, seed: int) -> Path:
+        """The finished folder of a run, the one before it being finished.
+
+        Raises:
+            FailedRunError: it ended with an error.
+            OtherRunError: the folder was made of another file, or of other settings.
+        """
         folder, recipe = self.folder / f"{name}-{seed}", RECIPES[name]
-        sets = [f"seed={seed}", *recipe.settings, *extra]
+        before = self.folder / f"{recipe.after}-{seed}" if recipe.after else None
+        sets = [f"seed={seed}", *recipe.settings, *(self.settings if name in OF_ARMS else ())]
         sets += _tiny(recipe.file, recipe.settings, first=before is None) if self.quick else []
         after = json.loads(self._note(recipe.after, seed).read_text(encoding="utf-8")) if recipe.after else None
         made_of = {"file": (HERE / recipe.file).read_text(encoding="utf-8"), "settings": sets, "run before": after}
@@ -91,8 +118,7 @@ class Runs:
             str(folder),
             *(word for text in sets for word in ("--set", text)),
         ]
-        where = ["--resume", str(folder)] if (folder / "config.json").exists() else fresh
-        subprocess.run([sys.executable, "-m", "composer_core.cli", "train", *where], check=True)
+        _train(folder, ["--resume", str(folder)] if (folder / "config.json").exists() else fresh)
         return folder
 
     def _remember(self, name: str, seed: int, made_of: Mapping[str, object]) -> None:
@@ -107,6 +133,18 @@ class Runs:
         if differing:
             folder = self.folder / f"{name}-{seed}"
             raise OtherRunError(f"{folder} was made of another {' and other '.join(differing)}; fix: move it away")
+
+
+def _train(folder: Path, words: Sequence[str]) -> None:
+    log, began = folder.with_name(f"{folder.name}.log"), time.monotonic()
+    print(f"{folder.name}: begins; what it says: {log}", flush=True)
+    with log.open("a", encoding="utf-8") as said:
+        command = [sys.executable, "-m", "composer_core.cli", "train", *words]
+        code = subprocess.run(command, check=False, stdout=said, stderr=subprocess.STDOUT).returncode
+    if code:
+        last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+        raise FailedRunError(f"{folder.name} ended with exit code {code}; the end of {log}:\n{last}")
+    print(f"{folder.name}: finished after {(time.monotonic() - began) / 60:.1f} min", flush=True)
 
 
 def revision() -> str:

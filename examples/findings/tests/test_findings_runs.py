@@ -8,7 +8,7 @@ from pathlib import Path
 
 import findings
 import pytest
-from study import running
+from study import results, running
 from study.findings import FINDINGS
 from study.recipes import HERE, RECIPES, chain
 from study.running import OtherRunError, Runs
@@ -117,38 +117,72 @@ def test_a_finding_in_miniature_goes_from_nothing_to_its_page(tmp_path):
     assert "nothing of this is a finding" in done.stdout
 
 
-@pytest.mark.parametrize(("jobs", "everywhere"), [(1, ()), (2, ("threads=1",))])
-def test_seeds_that_run_at_a_time_have_a_core_each(monkeypatch, tmp_path, jobs, everywhere):
-    asked = []
-    monkeypatch.setattr(findings, "one", lambda key, seed, runs, options: asked.append((seed, key, runs.everywhere)))
-    monkeypatch.setattr(findings, "write", lambda found, out: None)
-    words = ["effort", "scaling", "--seeds", "1", "2", "--jobs", str(jobs), "--out", str(tmp_path)]
-    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
-    assert findings.main(words) == 0
-    assert sorted(asked) == [(seed, key, everywhere) for seed in (1, 2) for key in ("effort", "scaling")]
+@pytest.fixture
+def trained(monkeypatch):
+    """Stands in for training: what each run was asked with, by the name of its folder; it ends at once, finished."""
+    asked = {}
 
-
-def test_times_are_not_taken_beside_other_seeds(monkeypatch, capsys):
-    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
-    assert findings.main(["effort", "parallel", "--jobs", "2"]) == 2
-    assert "parallel measures times of episodes that run alone" in capsys.readouterr().err
-
-
-def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(monkeypatch, tmp_path):
-    made = []
-
-    def train(words, check):
-        folder = tmp_path / f"{'base' if 'base.toml' in words[4] else 'habits'}-1"
+    def train(words, check, stdout, stderr):
+        folder = Path(words[words.index("--run-dir") + 1])
+        before = next((Path(word.partition('"')[2]).parent for word in words if word.startswith("model.path=")), None)
+        assert before is None or (before / "summary.json").exists(), f"{folder} began before {before} was finished"
         folder.mkdir()
         (folder / "summary.json").write_text("{}")
-        made.append(words)
+        asked[folder.name] = words
+        return subprocess.CompletedProcess(words, 0)
 
     monkeypatch.setattr(running.subprocess, "run", train)
     monkeypatch.setattr(running, "revision", lambda: "abc")
+    return asked
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_runs_go_side_by_side_with_a_core_each_and_those_whose_times_count_come_after(
+    monkeypatch, tmp_path, trained, jobs
+):
+    read = []
+
+    def measure(key, arm, seed, runs, command):
+        read.append((key, arm, seed, list(trained)))
+        return results.Result(key, arm, seed, "abc", "", command, "", {})
+
+    monkeypatch.setattr(findings.results, "measure", measure)
+    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
+    monkeypatch.setattr(findings, "write", lambda found, out: None)
+    folders = [f"--{name}={tmp_path / name}" for name in ("runs", "results", "out")]
+    assert findings.main(["parallel", "evidence", "--seeds", "1", "2", f"--jobs={jobs}", *folders]) == 0
+    arms = [("parallel", "none"), ("parallel", "effort"), ("evidence", "none"), ("evidence", "evidence")]
+    assert [one[:3] for one in read] == [(*arm, seed) for seed in (1, 2) for arm in arms]
+    main = ("base", "manners", "parallel-none", "parallel-effort", "evidence-none", "evidence-reward")
+    assert set(read[0][3]) == {f"{name}-1" for name in main}, "the runs of a seed, none of those that must be alone"
+    assert all(("threads=1" in words) == (jobs > 1) for words in trained.values())
+    assert findings.main(["parallel", "--seeds", "1", *folders]) == 0
+    assert len(read) == 8, "what has a result is not measured again"
+
+
+def test_the_first_run_that_fails_ends_it_and_shows_the_end_of_its_log(monkeypatch, tmp_path, capsys, trained):
+    succeed = running.subprocess.run
+
+    def train(words, check, stdout, stderr):
+        if "manners" not in words[4]:
+            return succeed(words, check, stdout, stderr)
+        stdout.write("the disk is full\n")
+        return subprocess.CompletedProcess(words, 3)
+
+    monkeypatch.setattr(running.subprocess, "run", train)
+    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
+    assert findings.main(["effort", f"--runs={tmp_path / 'runs'}", f"--results={tmp_path / 'results'}"]) == 1
+    error = capsys.readouterr().err
+    assert "manners-1 ended with exit code 3" in error
+    assert "the disk is full" in error
+    assert set(trained) == {"base-1"}
+
+
+def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(monkeypatch, tmp_path, trained):
     for _ in range(2):
         Runs(tmp_path, everywhere=["threads=1"]).folders("habits", 1)
-    assert [Path(words[4]).name for words in made] == ["base.toml", "habits.toml"]
-    assert f'model.path="{tmp_path / "base-1/model"}"' in made[1]
+    assert [Path(words[4]).name for words in trained.values()] == ["base.toml", "habits.toml"]
+    assert f'model.path="{tmp_path / "base-1/model"}"' in trained["habits-1"]
     monkeypatch.setattr(running, "revision", lambda: "def")
     assert Runs(tmp_path).revision("habits", 1) == "abc"
     note = tmp_path / "base-1.json"
@@ -161,17 +195,8 @@ def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(m
         Runs(tmp_path).folders("habits", 1)  # base is made anew, by another revision
 
 
-def test_what_is_set_to_try_out_holds_in_every_run_that_an_arm_is_read_from(monkeypatch, tmp_path):
-    made = {}
-
-    def train(words, check):
-        folder = Path(words[6])
-        folder.mkdir()
-        (folder / "summary.json").write_text("{}")
-        made[folder.name] = "limits.turns=9" in words
-
-    monkeypatch.setattr(running, "revision", lambda: "abc")
-    monkeypatch.setattr(running.subprocess, "run", train)
+def test_what_is_set_to_try_out_holds_in_every_run_that_an_arm_is_read_from(tmp_path, trained):
     for name in ("parallel-none", "parallel-none-alone"):
         Runs(tmp_path, settings=["limits.turns=9"]).folders(name, 1)
-    assert made == {"base-1": False, "manners-1": False, "parallel-none-1": True, "parallel-none-alone-1": True}
+    asked = {name: "limits.turns=9" in words for name, words in trained.items()}
+    assert asked == {"base-1": False, "manners-1": False, "parallel-none-1": True, "parallel-none-alone-1": True}
