@@ -190,10 +190,21 @@ def test_a_folder_that_holds_a_run_of_another_configuration_is_not_carried_on(co
     process = composer_run(*train, "--set", "stages.rl.steps=2", "--set", "seed=5", "--set", "evaluations=[]")
     refused(process, "2 problems in", "of another configuration", "seed: 1 in the folder, 5 now", "stages[2].steps: 1")
     assert (run / "events.jsonl").read_bytes() == before
+    refused(composer_run("--plugins", "local", *train, *small), "plugins: ['fakes'] in the folder, ['fakes', 'local']")
+    refused(composer_run("train", "--resume", run, "--or-resume"), "--resume", "leave out", "--or-resume")
     again = composer_run(*train, *small)
     assert again.returncode == 0
     assert "is finished" in again.stderr
     assert (run / "events.jsonl").read_bytes() == before
+
+
+def test_what_ended_before_its_configuration_was_written_is_begun_and_not_carried_on(composer_run, tmp_path):
+    (tmp_path / "plugins.json").write_text("[]")
+    (tmp_path / "lock").touch()
+    train = ("train", FAKES, "--run-dir", tmp_path, "--or-resume", "--set", "stages.rl.steps=1", "--set")
+    process = composer_run(*train, "stages.rl.evaluate_every=0", "--set", "evaluations=[]")
+    assert process.returncode == 0, process.stderr
+    assert json.loads((tmp_path / "plugins.json").read_text())
 
 
 def test_a_file_that_asks_for_tasks_that_do_not_exist_can_be_corrected_and_run_again(composer_run, tmp_path):
