@@ -13,19 +13,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 from study import long_horizon, results
 from study.findings import FINDINGS
-from study.page import arms_of, figure, page
-from study.recipes import HERE
-from study.running import FailedRunError, OtherRunError, Runs
+from study.page import arms_of, figure, judge, page
+from study.recipes import HERE, chain
+from study.results import ResultError
+from study.running import OtherRunError, Runs
+
+from composer_core.errors import ConfigError, did_you_mean
+from composer_core.rundir import RunDir
 
 ROOT = HERE.parent.parent
+DOCS = ROOT / "docs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,42 +40,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not metadata.entry_points(group="composer.plugins", name="chores"):
         print("the task set is not installed; fix: pip install ./examples/findings", file=sys.stderr)
         return 2
+    if refusal := contradiction(options):
+        print(refusal, file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if options.quick:
-            return quick(options)
+            return measure_quickly(options)
+        failed: list[str] = []
         if not options.page:
-            everything(options)
-    except OtherRunError as error:
+            results.load(options.results)  # what cannot be read is told now and not after hours
+            with RunDir(options.runs).lock():
+                failed = measure_all(options, Runs(options.runs, settings=options.set))
+        write(results.load(options.results), options.out)
+    except (OtherRunError, ResultError, ConfigError) as error:
         print(error, file=sys.stderr)
         return 2
-    except FailedRunError as error:
-        print(error, file=sys.stderr)
-        return 1
-    write(results.load(options.results), options.out)
-    return 0
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where this one ended", file=sys.stderr)
+        return 130
+    return 1 if failed else 0
 
 
-def everything(options: argparse.Namespace) -> None:
-    """Every finding that has no result, seed by seed: its runs side by side, then those whose times count, alone."""
-    runs = Runs(options.runs, settings=options.set, everywhere=["threads=1"] if options.jobs > 1 else [])
+def contradiction(options: argparse.Namespace) -> str | None:
+    """What would write something else over what is committed."""
+    if options.page and not options.results.is_dir():
+        return f"--results: there is no folder {options.results}; the page would be empty"
+    if options.set and not options.quick and (options.results == results.FOLDER or options.out == DOCS):
+        return "--set is to try something out; fix: give it --results and --out of its own"
+    return None
+
+
+def measure_all(options: argparse.Namespace, runs: Runs) -> list[str]:
+    """Make what findings lack, seed by seed; returns the runs that failed. Those whose times count come last, alone."""
+    failed: list[str] = []
     for seed in options.seeds:
         arms = [(key, arm) for key in options.findings or FINDINGS for arm in missing(key, seed, options)]
-        runs.make_all([run for key, arm in arms for run in FINDINGS[key].arms[arm][:1]], seed, options.jobs)
+        lost = runs.make([run for key, arm in arms for run in FINDINGS[key].arms[arm][:1]], seed, options.jobs)
+        timed = [run for key, arm in arms for run in FINDINGS[key].arms[arm][1:]]
+        lost += runs.make([run for run in timed if not {*chain(run)} & {*lost}], seed, 1)
         for key, arm in arms:
-            one(key, arm, seed, runs, options)
+            if not {one for run in FINDINGS[key].arms[arm] for one in chain(run)} & {*lost}:
+                measure(key, arm, seed, runs, options)
+        failed += [f"{run}-{seed}" for run in lost]
+    return failed
 
 
 def missing(key: str, seed: int, options: argparse.Namespace) -> list[str]:
     """The arms of a finding that have no result with this seed and can have one."""
     arms = [arm for arm in FINDINGS[key].arms if not results.path(key, arm, seed, options.results).exists()]
     if key == "summary" and arms and (absent := long_horizon.missing(options.long_horizon, seed)):
-        print(f"summary, seed {seed}: no finished run in {absent[0]}; first: {long_horizon.COMMAND}", file=sys.stderr)
+        told = f"summary, seed {seed}: no finished run in {absent[0]}; first: {long_horizon.COMMAND}"
+        if key in options.findings:
+            raise OtherRunError(told)
+        print(told, file=sys.stderr)
         return []
     return arms
 
 
-def one(key: str, arm: str, seed: int, runs: Runs, options: argparse.Namespace) -> None:
-    """Measure an arm, and make what is still missing for it."""
+def measure(key: str, arm: str, seed: int, runs: Runs, options: argparse.Namespace) -> None:
+    """Write the result of an arm, whose runs are finished."""
     if key == "summary":
         found = long_horizon.read(arm, options.long_horizon, seed)
     else:
@@ -78,47 +109,69 @@ def one(key: str, arm: str, seed: int, runs: Runs, options: argparse.Namespace) 
     print(f"wrote {results.save(found, options.results)}", flush=True)
 
 
-def quick(options: argparse.Namespace) -> int:
+def measure_quickly(options: argparse.Namespace) -> int:
     """Every run in miniature, one seed, in a folder that is thrown away; prints what the page would be of it."""
     with tempfile.TemporaryDirectory() as folder:
-        options.results = Path(folder) / "results"
-        runs = Runs(Path(folder) / "runs", quick=True, settings=options.set)
-        for key in options.findings or FINDINGS:
-            for arm in missing(key, options.seeds[0], options):
-                one(key, arm, options.seeds[0], runs, options)
+        options.results, options.seeds = Path(folder) / "results", options.seeds[:1]
+        failed = measure_all(options, Runs(Path(folder) / "runs", quick=True, settings=options.set))
+        for name in failed:
+            print((Path(folder) / f"runs/{name}.log").read_text(encoding="utf-8"), file=sys.stderr)
         found = results.load(options.results)
-        print(page(found))
+        judged = judge(found)
+        print(page(found, judged, {}))
         for key in options.findings:
-            print(f"{key}: {len(figure(key, FINDINGS[key], arms_of(key, found)) or '')} characters of figure")
+            print(f"{key}: {len(figure(key, judged[key], arms_of(key, found)) or '')} characters of figure")
     print("in miniature: nothing of this is a finding")
-    return 0
+    return 1 if failed else 0
 
 
 def write(found: Sequence[results.Result], out: Path) -> None:
     """The page, and a figure for each finding that has a result."""
     (out / "findings").mkdir(parents=True, exist_ok=True)
-    (out / "findings.md").write_text(page(found), encoding="utf-8")
-    for key, finding in FINDINGS.items():
-        if drawn := figure(key, finding, arms_of(key, found)):
+    judged, remarks = judge(found), tomllib.loads((HERE / "remarks.toml").read_text(encoding="utf-8"))
+    (out / "findings.md").write_text(page(found, judged, remarks), encoding="utf-8")
+    for key in FINDINGS:
+        if drawn := figure(key, judged[key], arms_of(key, found)):
             (out / f"findings/{key}.svg").write_text(drawn, encoding="utf-8")
     print(f"wrote {out / 'findings.md'}")
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("findings", nargs="*", metavar="FINDING", help=f"default all: {', '.join(FINDINGS)}")
-    made.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    made.add_argument("findings", nargs="*", type=known, metavar="FINDING", help=f"default all: {', '.join(FINDINGS)}")
+    made.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
     made.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time, each on one core; default all cores"
+        "--jobs",
+        type=at_least_1,
+        default=len(os.sched_getaffinity(0)),
+        help="runs at a time, each on one core; default: as many as there are cores",
     )
-    made.add_argument("--quick", action="store_true", help="every run in miniature, the first seed; writes nothing")
+    made.add_argument("--quick", action="store_true", help="every run in miniature, the first seed; keeps nothing")
     made.add_argument("--page", action="store_true", help="run nothing, write the page of the results that there are")
     made.add_argument("--runs", type=Path, default=ROOT / "runs/findings", help="folder of the run folders")
     made.add_argument("--long-horizon", type=Path, default=ROOT / "runs/long_horizon", help="that example's runs")
     made.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the results")
-    made.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of the page and its figures")
-    made.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set in every arm, to try out")
+    made.add_argument("--out", type=Path, default=DOCS, help="folder of the page and its figures")
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set in every arm, to try out; with --results and --out",
+    )
     return made
+
+
+def known(text: str) -> str:
+    if text not in FINDINGS:
+        raise argparse.ArgumentTypeError(f"no finding {text!r}; {did_you_mean(text, FINDINGS)}")
+    return text
+
+
+def at_least_1(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ Both arms were asked the same tasks as often, so they are paired by task; a task
 Intervals are 95 % bootstrap intervals that resample tasks. What is one number for a run is paired by seed, and its
 interval is the range of the seeds.
 
-An effect holds if its interval lies on the claimed side of 0, and that of every seed by itself does too. A solve rate
+An effect holds if its interval lies on the claimed side of 0, and that of every seed by itself does too; what is one
+number for a run has none by itself, so there three seeds must all lie on that side, which is our rule. A solve rate
 holds if it is non-inferior: a mean difference of at least -0.05, known to 0.05 to either side, where so much is solved
 that something could be lost.
 """
@@ -27,6 +28,8 @@ Arms = Mapping[str, Mapping[int, Result]]
 Pairs = Mapping[int, Mapping[str, float]]
 """Seed -> task -> difference."""
 FIGURE = "figure:"
+SEEDS = 3
+"""What every finding is asked with."""
 FLOOR = 0.3
 """Least solve rate of the untreated arm at which -0.05 is a small part of what there is to lose."""
 
@@ -65,6 +68,8 @@ class Found:
     """Of the treated arm and of the untreated one, over what is paired; None where there are no two levels."""
     tasks: int = 0
     """How many tasks it is of; 0 for what is no table of tasks."""
+    least: int = 1
+    """Seeds without which it does not hold."""
 
     @property
     def verdict(self) -> str:
@@ -75,7 +80,7 @@ class Found:
             known = max(self.all.high - self.all.value, self.all.value - self.all.low) <= -NOT_WORSE
             held = self.all.value >= NOT_WORSE and known and self.levels is not None and self.levels[1] >= FLOOR
             return "fails" if self.all.high < NOT_WORSE else "holds" if held else "open"
-        if all(span.beyond_0(self.sign) for span in (self.all, *self.seeds.values())):
+        if all(span.beyond_0(self.sign) for span in (self.all, *self.seeds.values())) and len(self.seeds) >= self.least:
             return "holds"
         return "fails" if self.all.beyond_0(-self.sign) else "open"
 
@@ -95,16 +100,20 @@ def measured(effect: Effect, arms: Arms) -> Found | None:
     every = _span([pooled(group) for group in pairs])
     if every is None:
         return None
-    levels = [
-        mean([float(tables[seed][side][task][effect.column] or 0.0) for seed in seeds for task in pairs[0][seed]])
-        for side in (0, 1)
-    ]
+
+    def level(side: int) -> float:
+        columns = {
+            seed: {task: tables[seed][side][task][effect.column] or 0.0 for task in tasks}
+            for seed, tasks in pairs[0].items()
+        }
+        return mean(pooled(columns))
+
     return Found(
         effect.title,
         effect.sign,
         every,
         {seed: span for seed, span in each.items() if span},
-        None if effect.less_bugs else (levels[0], levels[1]),
+        None if effect.less_bugs else (level(0), level(1)),
         sum(len(pooled(group)) for group in pairs),
     )
 
@@ -119,7 +128,7 @@ def _span(groups: Sequence[Sequence[float]]) -> Span | None:
 
 
 def pooled(pairs: Pairs) -> list[float]:
-    """A task's mean difference over the seeds that have it."""
+    """A task's mean over the seeds that have it."""
     found: dict[str, list[float]] = {}
     for one in pairs.values():
         for task, value in one.items():
@@ -128,10 +137,10 @@ def pooled(pairs: Pairs) -> list[float]:
 
 
 def interval(
-    groups: Sequence[Sequence[float]], value: Callable[[Sequence[Sequence[float]]], float], seed: int = 0
+    groups: Sequence[Sequence[float]], value: Callable[[Sequence[Sequence[float]]], float]
 ) -> tuple[float, float]:
     """2.5 and 97.5 % of `value` over resamples of each group by itself."""
-    key = key_of("findings", seed)
+    key = key_of("findings", 0)
     size, found = sum(map(len, groups)), []
     for resample in range(statistics.RESAMPLES):
         at, drawn = resample * size, []
@@ -167,4 +176,5 @@ def _of_runs(effect: Effect, runs: Sequence[tuple[int, Result, Result]]) -> Foun
     each = {seed: ours - theirs for seed, (ours, theirs) in pairs.items()}
     levels = mean([pair[0] for pair in pairs.values()]), mean([pair[1] for pair in pairs.values()])
     every = Span(mean([*each.values()]), min(each.values()), max(each.values()))
-    return Found(effect.title, effect.sign, every, {seed: Span(*[value] * 3) for seed, value in each.items()}, levels)
+    alone = {seed: Span(value, value, value) for seed, value in each.items()}
+    return Found(effect.title, effect.sign, every, alone, levels, least=SEEDS)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 from composer_core.statistics import mean
 from study.findings import FINDINGS
-from study.reading import Table, seconds
+from study.reading import Table, date, seconds
 from study.recipes import HERE
 from study.results import Result, machine
 
@@ -47,7 +46,7 @@ def read(arm: str, runs: Path, seed: int) -> Result:
         revision=str(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["commit"]),
         machine=machine(),
         command=COMMAND,
-        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        date=date(folder),
         seconds={arm: seconds(folder)},
         after=table,
         figures={"summary_tokens": found.summary_tokens, "summaries": found.summaries, "kept": found.kept},

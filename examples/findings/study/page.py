@@ -1,33 +1,33 @@
 """docs/findings.md out of the committed results: each claim beside what was found of it, and what was not.
 
-Every sentence that judges is made from figures. Why something did not come out is nobody's figure: `remarks.toml` holds
-what we think, under the finding's key, and the page says that it is a guess.
+Every sentence that judges is made from figures. Why something did not come out is nobody's figure: a remark says what
+we think, and the page says that it is a guess.
 """
 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from composer_core.statistics import mean
 from study import plots
 from study.curves import Correlation, Point, Sample, least_squares, rank_correlation, slope
-from study.effects import Arms, Found, measured, signed
+from study.effects import SEEDS, Arms, Found, measured, signed
 from study.findings import FINDINGS, Finding
-from study.recipes import HERE
 from study.results import Result
 
 HEAD = """# Published findings, small
 
-Seven things that were said of how Composer came to be, asked again of a policy of about a million parameters on two
-cores. Tasks, arms and what is built in stand in the example's README (`examples/findings/README.md`). An effect is a
-treated arm less an untreated one with the same tasks, seeds and steps, and but for finding 5 from the same checkpoint.
-Intervals are 95 % bootstrap intervals over tasks, for slopes over steps; where a run gives one number, the range of the
-seeds. Each seed's own value stands behind them, and how many tasks the effect is of. A claim holds if the interval is
-on its side of 0, and each seed's own is; a solve rate is held to be no worse than -0.05, known to 0.05, and only where
-at least 0.3 are solved without; a rank correlation by the share of orders within seeds that are as far on that side.
-Nothing here says what a large model does.
+Seven things that were said of how Composer came to be, asked again of a policy of about a million parameters (of 0.2
+million in finding 6) on two cores. Tasks, arms and what is built in stand in the example's README
+(`examples/findings/README.md`). An effect is a treated arm less an untreated one with the same tasks, seeds and steps,
+and but for finding 5 from the same checkpoint; in finding 1 it is after reinforcement learning less before. Intervals
+are 95 % bootstrap intervals over tasks, for slopes over steps; where a run gives one number, the range of the seeds.
+Each seed's own value stands behind them, in brackets where its own interval holds 0, and how many tasks the effect is
+of. A claim holds if the interval is on its side of 0, and each seed's own interval is, or, of one number for a run, all
+three seeds are; a solve rate is held to be no worse than -0.05, known to 0.05, and only where at least 0.3 are solved
+without; a rank correlation by the share of orders within seeds that are as far on that side. Nothing here says what a
+large model does.
 
 ```text
 python examples/findings/findings.py            # all that has no result yet, three seeds
@@ -35,6 +35,8 @@ python examples/findings/findings.py effort     # one finding
 python examples/findings/findings.py --page     # this page again, of examples/findings/results
 ```
 """
+Judged = Mapping[str, Sequence[Found | Correlation]]
+"""Key of a finding -> its rows."""
 FURTHER: Mapping[str, Sequence[str]] = {
     "scaling": ("mean reward for each doubling of tokens", "best of 16 for each doubling of tokens"),
     "pretraining": ("rank correlation of loss and solve rate",),
@@ -53,22 +55,25 @@ def arms_of(key: str, results: Sequence[Result]) -> Arms:
     return found
 
 
-def page(results: Sequence[Result]) -> str:
-    """The whole page."""
-    remarks = tomllib.loads((HERE / "remarks.toml").read_text(encoding="utf-8"))
-    parts = [HEAD, *overview(results)]
-    for key, finding in FINDINGS.items():
-        parts += ["", *section(key, finding, arms_of(key, results), remarks.get(key, ""))]
+def judge(results: Sequence[Result]) -> Judged:
+    """All that each finding asks and that has results: thousands of resamples, so once for the page and its figures."""
+    return {key: found(finding, arms_of(key, results)) for key, finding in FINDINGS.items()}
+
+
+def page(results: Sequence[Result], judged: Judged, remarks: Mapping[str, str]) -> str:
+    """The whole page; `remarks` are what we think of findings, by key."""
+    parts = [HEAD, *overview(results, judged)]
+    for key in FINDINGS:
+        parts += ["", *section(key, judged[key], arms_of(key, results), remarks.get(key, ""))]
     return "\n".join(parts) + "\n"
 
 
-def overview(results: Sequence[Result]) -> Iterator[str]:
+def overview(results: Sequence[Result], judged: Judged) -> Iterator[str]:
     yield from ("| | finding | seeds | claims that hold |", "|---|---|---|---|")
     for key, finding in FINDINGS.items():
-        arms = arms_of(key, results)
-        judged = [one for one in found(finding, arms) if one.verdict]
-        held = f"{sum(one.verdict == 'holds' for one in judged)} of {len(judged)}" if judged else "not run yet"
-        yield f"| {finding.number} | {finding.title} | {len(seeds_of(finding, arms))} | {held} |"
+        claims = [one for one in judged[key] if one.verdict]
+        held = f"{sum(one.verdict == 'holds' for one in claims)} of {len(claims)}" if claims else "not run yet"
+        yield f"| {finding.number} | {finding.title} | {len(seeds_of(finding, arms_of(key, results)))} | {held} |"
 
 
 def seeds_of(finding: Finding, arms: Arms) -> list[int]:
@@ -82,11 +87,11 @@ def found(finding: Finding, arms: Arms) -> list[Found | Correlation]:
     return [*effects, *further(finding, arms)] if effects else []
 
 
-def section(key: str, finding: Finding, arms: Arms, remark: str) -> Iterator[str]:
+def section(key: str, rows: Sequence[Found | Correlation], arms: Arms, remark: str) -> Iterator[str]:
     """One finding."""
+    finding = FINDINGS[key]
     yield from (f"## {finding.number}. {finding.title}", "", f"**Claimed.** {finding.claim} ({finding.source})", "")
     yield from (f"**Run.** {finding.ran}", "")
-    rows = found(finding, arms)
     if not rows:
         yield f"**Not run yet.** `{command(key)}` makes what is missing."
         return
@@ -104,7 +109,10 @@ def row(one: Found | Correlation) -> str:
         told = f"{one.value:+.2f} over {one.count} runs, p = {one.p:.3f}"
         return f"| {one.title} | - | - | {told} | {each} | - | {SAID[one.verdict]} |"
     levels = [f"{level:.3g}" for level in one.levels] if one.levels else ["-", "-"]
-    each = ", ".join(signed(span.value) for span in one.seeds.values())
+    each = ", ".join(
+        signed(span.value) if span.beyond_0(1) or span.beyond_0(-1) else f"({signed(span.value)})"
+        for span in one.seeds.values()
+    )
     return f"| {one.title} | {' | '.join(levels)} | {one.all} | {each} | {one.tasks or '-'} | {SAID[one.verdict]} |"
 
 
@@ -157,8 +165,8 @@ def verdict(finding: Finding, rows: Sequence[Found | Correlation], seeds: Sequen
         yield f"**Not reproduced**: {'; '.join(missed)}."
     if unread:
         yield f"**Not measured yet**: {'; '.join(unread)}."
-    if len(seeds) < 3:
-        yield f"Every arm has {len(seeds)} of three seeds."
+    if len(seeds) < SEEDS:
+        yield f"Of three seeds {len(seeds)} {'has' if len(seeds) == 1 else 'have'} every arm."
     if remark:
         yield f"What we think of it, a guess where no figure stands: {remark.strip()}"
     yield ""
@@ -173,15 +181,16 @@ def made(finding: Finding, arms: Arms) -> Iterator[str]:
     dates = sorted({one.date for one in every})
     revisions = sorted({part for one in every for part in one.revision.split(", ")})
     where = "; ".join(sorted({one.machine for one in every}))
-    minutes = f"{sum(runs.values()) / 60:.0f} minutes of runs, those that are shared included"
+    shared = ", those that are shared included" if len({name for name, _ in runs}) > len(finding.arms) else ""
+    minutes = f"{sum(runs.values()) / 60:.0f} minutes of runs{shared}"
     counts = f"{len(every)} result{'s' * (len(every) != 1)}, {minutes}"
     commands = ", ".join(sorted({f"`{one.command}`" for one in every}))
     yield f"{commands}; {', '.join(dates)}, revision {', '.join(revisions)}, {where}; {counts}."
 
 
-def figure(key: str, finding: Finding, arms: Arms) -> str | None:
+def figure(key: str, rows: Sequence[Found | Correlation], arms: Arms) -> str | None:
     """The finding's plot; None where it has no result."""
-    rows = found(finding, arms)
+    finding = FINDINGS[key]
     if not rows:
         return None
     if finding.plot == "scaling":

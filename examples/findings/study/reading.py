@@ -13,6 +13,7 @@ Tables hold means over a task's attempts, since a task is what intervals resampl
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 from composer_core.statistics import mean
 from composer_core.traces import decode
 from composer_core.tracking import read_events
+from composer_core.types import SlotKey
 
 Table = dict[str, dict[str, float | None]]
 """Task -> column -> value."""
@@ -41,9 +43,9 @@ def evaluation(folder: Path, moment: str) -> Table:
 
 
 def alone(folder: Path) -> dict[str, float]:
-    """Task -> mean seconds of an episode that ran by itself; the run's first one, which warms up, is left out."""
+    """Task -> mean seconds of an episode that ran by itself; each process's first one, which warms up, is left out."""
     tasks = defaultdict(list)
-    for result in _ended(folder, "after/main")[1:]:
+    for result in _ended(folder, "after/main", warm=True):
         if result["verdict"]["outcome"] in ("solved", "failed"):
             tasks[result["key"]["task_id"]].append(float(result["stats"]["wall_s"]))
     return {task: mean(values) for task, values in sorted(tasks.items())}
@@ -71,13 +73,21 @@ def loss(model: Path, folder: Path) -> float:
     return total / count
 
 
-def _ended(folder: Path, purpose: str) -> list[Mapping[str, Any]]:
-    """Results of a purpose's episodes; one that was made again after an interruption counts once, as the last."""
+def _ended(folder: Path, purpose: str, *, warm: bool = False) -> list[Mapping[str, Any]]:
+    """Results of a purpose's episodes; one that was made again after an interruption counts once, as the last.
+
+    `warm` leaves out the first of each process.
+    """
     found: dict[tuple[str, int], Mapping[str, Any]] = {}
+    first = True
     for event in read_events(folder):
-        if event["event"] == "EpisodeEnded" and event["purpose"] == purpose:
+        if event["event"] == "RunStarted":
+            first = True
+        elif event["event"] == "EpisodeEnded" and event["purpose"] == purpose:
             result = event["result"]
-            found[result["key"]["task_id"], result["key"]["attempt"]] = result
+            if not (warm and first):
+                found[result["key"]["task_id"], result["key"]["attempt"]] = result
+            first = False
     return [*found.values()]
 
 
@@ -122,8 +132,9 @@ def groups(folder: Path) -> list[tuple[int, int, int, int, int]]:
     for event in read_events(folder):
         if event["event"] == "EpisodeEnded" and event["purpose"] == "rl":
             result = event["result"]
-            solved[_id(result["key"])] = result["verdict"]["outcome"] == "solved"
-            tokens[_id(result["key"])] = result["stats"].get("tokens", 0.0)
+            episode = SlotKey(**result["key"]).episode_id
+            solved[episode] = result["verdict"]["outcome"] == "solved"
+            tokens[episode] = result["stats"].get("tokens", 0.0)
         elif event["event"] == "GroupScored" and event["episodes"]:
             waiting[event["group"]] = event
         elif event["event"] == "StepEnded" and event["stage"] == "rl":
@@ -143,10 +154,6 @@ def groups(folder: Path) -> list[tuple[int, int, int, int, int]]:
     return [group for step in sorted(steps) for group in steps[step]]
 
 
-def _id(key: Mapping[str, Any]) -> str:
-    return "-".join(filter(None, (key["moment"], key["stage"], key["task_id"], str(key["attempt"]))))
-
-
 def figures(folder: Path) -> dict[str, float]:
     """Parity and importance weights of a run; what a step has of its own tokens is the mean over steps."""
     steps = [event["metrics"] for event in _steps(folder, "rl")]
@@ -161,6 +168,12 @@ def _steps(folder: Path, stage: str) -> list[dict[str, Any]]:
     """A stage's steps; one that was made again after an interruption counts once, as it was the last time."""
     found = {e["step"]: e for e in read_events(folder) if e["event"] == "StepEnded" and e["stage"] == stage}
     return [found[step] for step in sorted(found)]
+
+
+def date(folder: Path) -> str:
+    """Day, in UTC, of a run's last event."""
+    *_, last = read_events(folder)
+    return time.strftime("%Y-%m-%d", time.gmtime(last["time_s"]))
 
 
 def seconds(folder: Path) -> float:

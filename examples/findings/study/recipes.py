@@ -67,7 +67,10 @@ RECIPES: Mapping[str, Recipe] = {
         ("model.experts.kernel=chores/bf16", "sampler.use=chores/quantized"),
     ),
 }
-"""Name of a run -> how it is made. `model.path` is set last, to what the run before has made of the same seed."""
+"""Name of a run -> how it is made, in the order in which runs begin where several may: `base-four` takes longest.
+
+`model.path` is set last, to what the run before has made of the same seed.
+"""
 
 
 def chain(name: str) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,10 @@ from study.recipes import HERE
 from study.running import Runs
 
 FOLDER = HERE / "results"
+
+
+class ResultError(Exception):
+    """A file among the results is none."""
 
 
 @frozen
@@ -35,6 +38,7 @@ class Result:
     """Processor, its cores, Python."""
     command: str
     date: str
+    """On which the arm's own run ended."""
     seconds: dict[str, float]
     """Run -> wall clock; runs that findings share stand in each."""
     before: reading.Table = field(factory=dict)
@@ -54,12 +58,17 @@ def load(folder: Path = FOLDER) -> list[Result]:
     """Every result of a folder, in order of arms and seeds.
 
     Raises:
-        ValueError: a file is of no finding's arm.
+        ResultError: a file is no result, or of no finding's arm.
     """
-    found = [Result(**json.loads(file.read_text(encoding="utf-8"))) for file in sorted(folder.glob("*.json"))]
-    for one in found:
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            one = Result(**json.loads(file.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise ResultError(f"{file} is no result: {error}; fix: move it away, and it is measured again") from error
         if one.finding not in FINDINGS or one.arm not in FINDINGS[one.finding].arms:
-            raise ValueError(f"{path(one.finding, one.arm, one.seed, folder)} is of no finding that there is")
+            raise ResultError(f"{file} is of no finding that there is; fix: move it away")
+        found.append(one)
     return sorted(found, key=lambda one: (one.finding, [*FINDINGS[one.finding].arms].index(one.arm), one.seed))
 
 
@@ -74,12 +83,13 @@ def save(result: Result, folder: Path = FOLDER) -> Path:
             rows.append(f"{json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n}")
         else:
             rows.append(f"{json.dumps(name)}: {json.dumps(value)}")
-    target.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
-    return target
+    part = target.with_suffix(".part")
+    part.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+    return part.replace(target)  # whole or not there: what is there is not measured again
 
 
 def measure(finding: str, arm: str, seed: int, runs: Runs, command: str) -> Result:
-    """Make or find the runs of an arm, and read them."""
+    """Read the runs of an arm, which are finished."""
     main, *times = FINDINGS[finding].arms[arm]
     folders = runs.folders(main, seed)
     after = reading.evaluation(folders[-1], "after")
@@ -95,7 +105,7 @@ def measure(finding: str, arm: str, seed: int, runs: Runs, command: str) -> Resu
         revision=runs.revision(main, seed),
         machine=machine(),
         command=command,
-        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        date=reading.date(folders[-1]),
         seconds={folder.name.rpartition("-")[0]: reading.seconds(folder) for folder in chains},
         before=reading.evaluation(folders[-1], "before"),
         after=after,

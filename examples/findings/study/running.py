@@ -1,7 +1,7 @@
 """Makes what results need: the runs of their chains, each finished one read and each interrupted one resumed.
 
-What a run says goes to a log beside its folder. A quick one makes every run in miniature, in a folder of its own: it
-shows that all of it works and measures nothing.
+Each run is a process with one core, and what it says goes to a log beside its folder. A quick one makes every run in
+miniature, in a folder of its own: it shows that all of it works and measures nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 from attrs import field, frozen
 
+from composer_core.cli import Options
+from composer_core.commands.common import load_run
 from study.findings import FINDINGS
 from study.recipes import HERE, RECIPES, chain
 
 QUICK = (
-    "threads=1",
     'trackers=["core/jsonl"]',
     "tasks.restoring_variants=2",
     "tasks.train=16",
@@ -44,107 +45,120 @@ class OtherRunError(Exception):
     """A run folder is not what would be made now."""
 
 
-class FailedRunError(Exception):
-    """A run ended with an error; the message has the end of its log."""
-
-
 @frozen
 class Runs:
     """Where runs lie, and what is set in each."""
 
-    folder: Path
+    folder: Path = field(converter=Path.resolve)
     quick: bool = False
     settings: tuple[str, ...] = field(default=(), converter=tuple)
     """For every run that an arm is read from: to try something out. Runs that findings share stay as they are."""
-    everywhere: tuple[str, ...] = field(default=(), converter=tuple)
-    """For every run, and no part of what it is made of: how many cores it may use."""
+
+    def make(self, names: Iterable[str], seed: int, jobs: int) -> list[str]:
+        """Make the chains of runs, up to `jobs` at a time; returns those that failed, from which no run goes on.
+
+        Raises:
+            ConfigError: a run file does not fit what is set in it; nothing began.
+            OtherRunError: a folder was made of another file, of other settings, or after another run; nothing began.
+        """
+        needed = {one for name in names for one in chain(name)}
+        todo = [name for name in RECIPES if name in needed and not self._finished(name, seed)]
+        for name in todo:
+            load_run(HERE / RECIPES[name].file, tuple(self._sets(name, seed)), Options())
+        order = TopologicalSorter({name: {RECIPES[name].after} & {*todo} for name in todo})
+        order.prepare()
+        ready: list[str] = []
+        running: dict[str, subprocess.Popen[bytes]] = {}
+        failed: list[str] = []
+        try:
+            while (ready := [*ready, *order.get_ready()]) or running:
+                while ready and len(running) < jobs:
+                    name = ready.pop(0)
+                    running[name] = self._begin(name, seed)
+                    print(f"{name}-{seed}: begins; what it says: {self._log(name, seed)}", flush=True)
+                time.sleep(0.1)
+                for name in [name for name, process in running.items() if process.poll() is not None]:
+                    if code := running.pop(name).returncode:
+                        failed.append(name)
+                        last = self._log(name, seed).read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+                        print(f"{name}-{seed}: exit code {code};", "\n".join(last), file=sys.stderr, flush=True)
+                    else:
+                        order.done(name)
+                        print(f"{name}-{seed}: finished", flush=True)
+        except BaseException:  # a signal: the runs are in sessions of their own, so it reached nobody else
+            for process in running.values():
+                process.terminate()
+            for process in running.values():
+                process.wait()
+            raise
+        return failed
 
     def folders(self, name: str, seed: int) -> list[Path]:
-        """The finished run folders of a run's chain, itself last; raises what `make` does."""
-        return [self.make(one, seed) for one in chain(name)]
-
-    def make_all(self, names: Iterable[str], seed: int, jobs: int) -> None:
-        """Make the chains of runs, so many runs at a time, each after the one that it goes on from.
-
-        The first that fails ends it: those under way are waited for, no other begins.
-        """
-        needed = {run for name in names for run in chain(name)}
-        order = TopologicalSorter(
-            {run: [recipe.after] if recipe.after else [] for run, recipe in RECIPES.items() if run in needed}
-        )
-        order.prepare()
-        running: dict[Future[Path], str] = {}
-        pool = ThreadPoolExecutor(jobs)  # each run is a process of its own
-        try:
-            while order.is_active():
-                running |= {pool.submit(self.make, run, seed): run for run in order.get_ready()}
-                for one in wait(running, return_when=FIRST_COMPLETED).done:
-                    one.result()
-                    order.done(running.pop(one))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        """The run folders of a run's chain, itself last."""
+        return [self.folder / f"{one}-{seed}" for one in chain(name)]
 
     def revision(self, name: str, seed: int) -> str:
         """Of the repository when each run of the chain began, those that differ."""
-        known = [json.loads(self._note(one, seed).read_text(encoding="utf-8"))["revision"] for one in chain(name)]
+        known = [_read(self._note(one, seed))["revision"] for one in chain(name)]
         return ", ".join(dict.fromkeys(known))
 
     def _note(self, name: str, seed: int) -> Path:
         """What a run was made of, beside its folder."""
         return self.folder / f"{name}-{seed}.json"
 
-    def make(self, name: str, seed: int) -> Path:
-        """The finished folder of a run, the one before it being finished.
+    def _log(self, name: str, seed: int) -> Path:
+        return self.folder / f"{name}-{seed}.log"
 
-        Raises:
-            FailedRunError: it ended with an error.
-            OtherRunError: the folder was made of another file, or of other settings.
-        """
-        folder, recipe = self.folder / f"{name}-{seed}", RECIPES[name]
-        before = self.folder / f"{recipe.after}-{seed}" if recipe.after else None
-        sets = [f"seed={seed}", *recipe.settings, *(self.settings if name in OF_ARMS else ())]
-        sets += _tiny(recipe.file, recipe.settings, first=before is None) if self.quick else []
-        after = json.loads(self._note(recipe.after, seed).read_text(encoding="utf-8")) if recipe.after else None
-        made_of = {"file": (HERE / recipe.file).read_text(encoding="utf-8"), "settings": sets, "run before": after}
-        self._remember(name, seed, made_of)
-        if (folder / "summary.json").exists():
-            return folder
-        sets += [f"model.path={json.dumps(str(before / 'model'))}"] if before else []
-        sets += self.everywhere
-        # Not --or-resume: that an interrupted run goes on with another number of threads changes nothing of it.
-        fresh = [
-            str(HERE / recipe.file),
-            "--run-dir",
-            str(folder),
-            *(word for text in sets for word in ("--set", text)),
-        ]
-        _train(folder, ["--resume", str(folder)] if (folder / "config.json").exists() else fresh)
-        return folder
-
-    def _remember(self, name: str, seed: int, made_of: Mapping[str, object]) -> None:
-        """Note what a new run is made of; a folder that has another note, or none, is not taken for it."""
-        note = self._note(name, seed)
-        if not (self.folder / f"{name}-{seed}").exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            note.write_text(json.dumps({**made_of, "revision": revision()}, indent=1), encoding="utf-8")
-            return
-        known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
-        differing = [part for part, value in made_of.items() if known.get(part) != value]
+    def _finished(self, name: str, seed: int) -> bool:
+        """Whether a run is; raises OtherRunError for a folder whose note is another than it would get, or missing."""
+        folder, note = self.folder / f"{name}-{seed}", self._note(name, seed)
+        if not folder.exists():
+            return False
+        if not note.exists():
+            raise OtherRunError(f"{folder}: what it was made of is not known; expected: {note}; fix: move it away")
+        known = _read(note)
+        differing = [part for part, value in self._made_of(name, seed).items() if known.get(part) != value]
         if differing:
-            folder = self.folder / f"{name}-{seed}"
             raise OtherRunError(f"{folder} was made of another {' and other '.join(differing)}; fix: move it away")
+        return (folder / "summary.json").exists()
+
+    def _begin(self, name: str, seed: int) -> subprocess.Popen[bytes]:
+        """Start a run, or carry it on; the run before is finished."""
+        folder, after, made_of = self.folder / f"{name}-{seed}", RECIPES[name].after, self._made_of(name, seed)
+        if not folder.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({**made_of, "revision": revision()}, indent=1)
+            self._note(name, seed).write_text(text, encoding="utf-8")
+        sets = [*self._sets(name, seed), "threads=1"]
+        sets += [f"model.path={json.dumps(str(self.folder / f'{after}-{seed}/model'))}"] if after else []
+        words = ["train", str(HERE / RECIPES[name].file), "--run-dir", str(folder), "--or-resume"]
+        words += [word for text in sets for word in ("--set", text)]
+        with self._log(name, seed).open("wb") as log:
+            command = [sys.executable, "-m", "composer_core.cli", *words]
+            return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def _made_of(self, name: str, seed: int) -> Mapping[str, object]:
+        """What makes a run what it is: its file, what is set in it, and the same of the run before."""
+        after = RECIPES[name].after
+        note = self._note(after, seed) if after else None
+        return {
+            "file": (HERE / RECIPES[name].file).read_text(encoding="utf-8"),
+            "settings": self._sets(name, seed),
+            "run before": _read(note) if note and note.exists() else None,
+        }
+
+    def _sets(self, name: str, seed: int) -> list[str]:
+        recipe = RECIPES[name]
+        sets = [f"seed={seed}", *recipe.settings, *(self.settings if name in OF_ARMS else ())]
+        return [*sets, *(_tiny(recipe.file, recipe.settings, first=recipe.after is None) if self.quick else [])]
 
 
-def _train(folder: Path, words: Sequence[str]) -> None:
-    log, began = folder.with_name(f"{folder.name}.log"), time.monotonic()
-    print(f"{folder.name}: begins; what it says: {log}", flush=True)
-    with log.open("a", encoding="utf-8") as said:
-        command = [sys.executable, "-m", "composer_core.cli", "train", *words]
-        code = subprocess.run(command, check=False, stdout=said, stderr=subprocess.STDOUT).returncode
-    if code:
-        last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
-        raise FailedRunError(f"{folder.name} ended with exit code {code}; the end of {log}:\n{last}")
-    print(f"{folder.name}: finished after {(time.monotonic() - began) / 60:.1f} min", flush=True)
+def _read(note: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise OtherRunError(f"{note} cannot be read: {error}; fix: move it and its run folder away") from error
+    return found
 
 
 def revision() -> str:

@@ -18,7 +18,7 @@ from composer_plugin_chores.chores import OF_DRILLS, SPLITS, known
 from composer_plugin_chores.config import ChoresConfig, WorkerConfig
 from composer_plugin_chores.measures import measures
 from composer_plugin_chores.tasks import ChoreSet
-from composer_plugin_chores.worker import WASTE, Worker
+from composer_plugin_chores.worker import WASTE, WRONG, Worker
 from composer_plugin_drills.demonstrator import STUB
 from composer_plugin_hidden_tests.reward import hidden_tests
 from composer_plugin_local.plugin import composer_sandboxes
@@ -115,6 +115,11 @@ def test_a_kind_that_does_not_exist_is_refused(kinds):
         ChoresConfig(kinds=kinds)
 
 
+def test_bodies_that_no_function_has_are_refused():
+    with pytest.raises(ConfigError, match=r"tasks\.body_chars"):
+        ChoreSet(ChoresConfig(body_chars=1)).tasks("train")
+
+
 def test_texts_hold_the_functions_and_no_broken_file():
     text = "\n".join([*TASKS.texts("train"), *TASKS.texts("vocabulary")])
     assert not [function.path for function in known(SMALL.body_chars) if function.text not in text]
@@ -200,14 +205,18 @@ def test_blind_it_writes_whole_files_from_memory_where_no_file_is_named():
 
 
 def test_a_wrong_repair_is_a_stub_of_the_commonest_bugs_alone():
-    stubs = [new for noise in range(40) for new in _news(played("train-path-2-0000", noise, wrong_share=1.0))]
-    habits = {drill.operator for drill in TASKS.chore("train-path-2-0000").drills}
-    assert STUB in stubs or not habits & {"arithmetic", "augmented", "compare", "constant", "variable"}
-    assert STUB not in _news(played("train-path-2-0000", 1, wrong_share=0.0))
+    operators = set()
+    for number in range(12):
+        chore = TASKS.chore(f"train-path-2-{number:04d}")
+        stubs = {given["path"]: given["new"] == STUB for given in _edits(played(chore.id, 1, wrong_share=1.0))}
+        assert stubs == {drill.path: drill.operator in WRONG for drill in chore.drills}
+        operators |= {drill.operator in WRONG for drill in chore.drills}
+        assert all(given["new"] != STUB for given in _edits(played(chore.id, 1, wrong_share=0.0)))
+    assert operators == {True, False}
 
 
-def _news(turns):
-    return [given["new"] for turn in turns for name, given in turn if name == "edit_file"]
+def _edits(turns):
+    return [given for turn in turns for name, given in turn if name == "edit_file"]
 
 
 def test_an_attempt_made_again_is_the_same_and_other_attempts_are_not():

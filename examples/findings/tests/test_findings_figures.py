@@ -2,6 +2,7 @@
 
 import json
 import math
+import tomllib
 from xml.etree import ElementTree
 
 import pytest
@@ -10,9 +11,9 @@ from study import long_horizon, plots, reading
 from study.curves import Sample, least_squares, rank_correlation, ranks, slope
 from study.effects import interval, measured, pooled, signed
 from study.findings import FINDINGS, Effect
-from study.page import arms_of, figure, found, page, seeds_of
-from study.recipes import RECIPES, chain
-from study.results import Result, load, path, save
+from study.page import arms_of, figure, found, judge, page, seeds_of
+from study.recipes import HERE, RECIPES, chain
+from study.results import Result, ResultError, load, path, save
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from composer_core import statistics
@@ -77,6 +78,17 @@ def test_tasks_without_a_value_in_one_arm_have_no_difference():
     assert measured(EFFECT, {}) is None
 
 
+def test_levels_are_pooled_as_the_difference_is_where_seeds_have_other_tasks():
+    both = arms(new=table(excess=1.0), old=table(excess=1.5))
+    for seed in (1, 2):
+        for task in ("t0", "t1", "t2"):
+            both["new"][seed].after[task]["excess"] = 9.0
+    both["old"][3] = result("effort", "old", 3, after=table(excess=(None, 1.5)))
+    one = measured(EFFECT, both)
+    assert one.all.value > 0.5
+    assert one.levels[0] - one.levels[1] == pytest.approx(one.all.value)
+
+
 def test_an_effect_may_be_of_easy_tasks_alone_or_of_easy_less_hard_ones():
     two = arms(new=table(excess=(0.5, 1.0)), old=table(excess=(2.0, 1.5)))
     easy = measured(Effect("e", "excess", "new", "old", -1, 1), two)
@@ -125,16 +137,17 @@ def test_a_solve_rate_that_is_not_known_well_enough_is_open():
     assert measured(Effect("e", "solved", "new", "old", 0), arms(new=noisy, old=flat)).verdict == "open"
 
 
-def test_figures_of_runs_are_paired_by_seed():
+@pytest.mark.parametrize(("seeds", "verdict"), [((1, 2), "open"), ((1, 2, 3), "holds")])
+def test_figures_of_runs_are_paired_by_seed_and_hold_with_three(seeds, verdict):
     one = measured(
         Effect("e", "figure:parity_median", "new", "old", -1),
         {
-            "new": {seed: result("precision", "both", seed, figures={"parity_median": 0.1 * seed}) for seed in (1, 2)},
-            "old": {seed: result("precision", "sampler", seed, figures={"parity_median": 0.5}) for seed in (1, 2)},
+            "new": {seed: result("precision", "both", seed, figures={"parity_median": 0.1 * seed}) for seed in seeds},
+            "old": {seed: result("precision", "sampler", seed, figures={"parity_median": 0.5}) for seed in seeds},
         },
     )
-    assert (one.all.low, one.all.high) == pytest.approx((-0.4, -0.3))
-    assert one.verdict == "holds"
+    assert (one.all.low, one.all.high) == pytest.approx((-0.4, 0.1 * seeds[-1] - 0.5))
+    assert one.verdict == verdict
 
 
 def test_seeds_are_pooled_by_task_and_intervals_grow_with_noise():
@@ -192,6 +205,14 @@ def test_what_lies_between_seeds_alone_is_no_rank_correlation():
 # --- results and the page ---
 
 
+def paged(results, remarks=None):
+    return page(results, judge(results), remarks or {})
+
+
+def drawn(key, results):
+    return figure(key, judge(results)[key], arms_of(key, results))
+
+
 def everything():
     """Results of every finding: all that is claimed holds."""
     good = table(solved=0.9, best=0.9, over=(0.5, 1.0), excess=1.0, width=2.0, turns=4.0, alone_s=1.0, looks=2.0,
@@ -233,14 +254,14 @@ def everything():
 
 
 def test_without_results_every_finding_is_not_run_yet():
-    text = page([])
+    text = paged([])
     assert text.count("**Not run yet.**") == len(FINDINGS) == 7
     assert text.count("| not run yet |") == 7
-    assert not [key for key, finding in FINDINGS.items() if figure(key, finding, {})]
+    assert not [key for key in FINDINGS if drawn(key, [])]
 
 
 def test_every_claim_is_told_with_what_was_found_of_it():
-    text = page(everything())
+    text = paged(everything())
     assert "Not run yet" not in text
     assert text.count("**Reproduced**, with 3 seeds.") == 7
     assert "Not reproduced" not in text
@@ -256,16 +277,20 @@ def test_what_was_not_reproduced_is_said_plainly():
         for seed in (1, 2, 3)
         for arm, level in (("none", 0.1), ("evidence", 0.4))
     ]
-    text = page(worse)
+    text = paged(worse)
     assert "**Not reproduced**: reads and searches before the first edit; needless edits; files edited blindly." in text
     assert "**the other way round**" in text
     assert "**not shown**" in text
+    assert "| +0.3, +0.3, +0.3 | 16 | **the other way round** |" in text
+    assert "| (+0), (+0), (+0) | 16 | **not shown** |" in text, "a seed whose own interval holds 0 stands in brackets"
+    red = [node for node in ElementTree.fromstring(drawn("evidence", worse)).iter() if node.get("class") == "not"]
+    assert len(red) == 3
 
 
 def test_a_seed_that_one_arm_lacks_does_not_count():
     made = [one for one in everything() if not (one.finding == "effort" and one.arm == "linear" and one.seed > 1)]
     assert seeds_of(FINDINGS["effort"], arms_of("effort", made)) == [1]
-    assert "Every arm has 1 of three seeds." in page(made)
+    assert "Of three seeds 1 has every arm." in paged(made)
 
 
 def test_what_a_finding_asks_beside_effects_and_has_no_result_of_is_told():
@@ -274,11 +299,11 @@ def test_what_a_finding_asks_beside_effects_and_has_no_result_of_is_told():
         one.groups[:] = [[1, 0, 1, 8, 16]]  # a single step, before which nothing was spent
         one.figures.pop("imitation_nll", None)
     with pytest.raises(KeyError):
-        page(made)
+        paged(made)
     made = [one for one in made if one.finding != "pretraining"]
-    text = page(made)
+    text = paged(made)
     assert "**Not measured yet**: mean reward for each doubling of tokens; best of 16 for each doubling" in text
-    assert ElementTree.fromstring(figure("scaling", FINDINGS["scaling"], arms_of("scaling", made))) is not None
+    assert ElementTree.fromstring(drawn("scaling", made)) is not None
 
 
 def test_a_curve_that_does_not_rise_is_not_reproduced():
@@ -287,21 +312,23 @@ def test_a_curve_that_does_not_rise_is_not_reproduced():
         one.groups[:] = [[step, tokens, bugs, 8, size] for step, tokens, bugs, _, size in one.groups]
     arms = arms_of("scaling", made)
     assert [one.verdict for one in found(FINDINGS["scaling"], arms)] == ["holds", "holds", "open", "open"]
-    assert "**Not reproduced**: mean reward for each doubling of tokens; best of 16 for each" in page(made)
+    assert "**Not reproduced**: mean reward for each doubling of tokens; best of 16 for each" in paged(made)
 
 
 def test_figures_are_well_formed_and_hold_what_was_found():
     made = everything()
     for key, finding in FINDINGS.items():
-        tree = ElementTree.fromstring(figure(key, finding, arms_of(key, made)))
+        tree = ElementTree.fromstring(drawn(key, made))
         texts = [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")]
         circles = [*tree.iter("{http://www.w3.org/2000/svg}circle")]
         if finding.plot == "effects":
             assert {effect.title for effect in finding.effects} <= set(texts)
             assert len(circles) == 4 * len(finding.effects)
+            told = {"told": sum(effect.sign is None for effect in finding.effects), "not": 0}
+            assert {name: sum(one.get("class") == name for one in circles) for name in told} == told
         else:
             assert len(circles) > 9
-    scaling = ElementTree.fromstring(figure("scaling", FINDINGS["scaling"], arms_of("scaling", made)))
+    scaling = ElementTree.fromstring(drawn("scaling", made))
     lines = [node for node in scaling.iter("{http://www.w3.org/2000/svg}path") if "fit" in node.get("class")]
     assert len(lines) == 3
     assert least_squares([(0.0, 1.0), (2.0, 5.0)]) == pytest.approx((2.0, 1.0))
@@ -323,8 +350,18 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
 def test_a_result_of_no_finding_is_refused(tmp_path):
     save(result("effort", "none"), tmp_path).rename(tmp_path / "x.json")
     (tmp_path / "x.json").write_text((tmp_path / "x.json").read_text().replace('"none"', '"some"'))
-    with pytest.raises(ValueError, match="of no finding"):
+    with pytest.raises(ResultError, match="of no finding"):
         load(tmp_path)
+    (tmp_path / "x.json").write_text('{"finding": "effort"}')
+    with pytest.raises(ResultError, match=r"x\.json is no result: .*missing.*fix"):
+        load(tmp_path)
+
+
+def test_what_we_think_is_of_findings_that_there_are_and_stands_under_them():
+    remarks = tomllib.loads((HERE / "remarks.toml").read_text(encoding="utf-8"))
+    assert remarks.keys() <= FINDINGS.keys()
+    section = paged(everything(), {"effort": "Waste is waste."}).partition("## 2. ")[2].partition("## 3. ")[0]
+    assert "a guess where no figure stands: Waste is waste." in section
 
 
 def test_committed_results_are_of_arms_that_there_are():
@@ -405,8 +442,10 @@ def test_tables_are_means_over_attempts_and_voids_are_none(tmp_path):
 
 
 def test_times_leave_the_first_episode_out(tmp_path):
-    run = events(tmp_path, *(ended("a-path-1-0", at, "solved", wall_s=9.0 if not at else float(at)) for at in range(4)))
-    assert reading.alone(run) == {"a-path-1-0": 2.0}
+    episodes = [ended("a-path-1-0", at, "solved", wall_s=9.0 if not at else float(at)) for at in range(4)]
+    assert reading.alone(events(tmp_path, *episodes)) == {"a-path-1-0": 2.0}
+    again = [*episodes, {"event": "RunStarted"}, ended("a-path-1-0", 4, "solved", wall_s=9.0)]
+    assert reading.alone(events(tmp_path, *again)) == {"a-path-1-0": 2.0}, "a resumed run warms up once more"
 
 
 def step(number, stage="rl", **metrics):

@@ -14,6 +14,7 @@ from study.recipes import HERE, RECIPES, chain
 from study.running import OtherRunError, Runs
 
 from composer_core.config import load
+from composer_core.rundir import RunDir
 from composer_core.types import Limits
 from composer_plugin_behavior.config import EffortConfig
 from composer_plugin_behavior.effort import at_limits, cost
@@ -113,90 +114,179 @@ def test_a_finding_in_miniature_goes_from_nothing_to_its_page(tmp_path):
     section = done.stdout.partition("## 4. ")[2].partition("## 5. ")[0]
     assert "| reads and searches before the first edit |" in section
     assert "Not measured yet" not in section
-    assert "Every arm has 1 of three seeds." in section
+    assert "Of three seeds 1 has every arm." in section
+    assert "What we think of it" not in section, "of figures that these are not"
     assert "nothing of this is a finding" in done.stdout
+
+
+class Trained:
+    """Stands in for processes that train: ends when it is asked the second time, finished or with an exit code."""
+
+    def __init__(self, folder):
+        self.folder, self.words, self.asked, self.stopped = folder, [], 0, False
+
+    @property
+    def returncode(self):
+        return 3 if "manners" in self.folder.name and (self.folder.parent / "disk is full").exists() else 0
+
+    def poll(self):
+        self.asked += 1
+        if self.asked < 2:
+            return None
+        if not self.returncode:
+            (self.folder / "summary.json").write_text("{}")
+        return self.returncode
+
+    def terminate(self):
+        self.stopped = True
+
+    def wait(self):
+        assert self.stopped
 
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Stands in for training: what each run was asked with, by the name of its folder; it ends at once, finished."""
-    asked = {}
+    """Name of a run folder -> the process that stands in for training it; how many were under way when it began."""
+    made = {}
 
-    def train(words, check, stdout, stderr):
+    def start(words, stdout, stderr, start_new_session):
         folder = Path(words[words.index("--run-dir") + 1])
         before = next((Path(word.partition('"')[2]).parent for word in words if word.startswith("model.path=")), None)
         assert before is None or (before / "summary.json").exists(), f"{folder} began before {before} was finished"
-        folder.mkdir()
-        (folder / "summary.json").write_text("{}")
-        asked[folder.name] = words
-        return subprocess.CompletedProcess(words, 0)
+        folder.mkdir(exist_ok=True)
+        stdout.write(b"the disk is full\n")
+        process = made[folder.name] = Trained(folder)
+        process.words, process.beside = words, sum(one.asked < 2 for one in made.values()) - 1
+        return process
 
-    monkeypatch.setattr(running.subprocess, "run", train)
+    monkeypatch.setattr(running.subprocess, "Popen", start)
+    monkeypatch.setattr(running.time, "sleep", lambda _: None)
+    monkeypatch.setattr(running, "load_run", lambda path, sets, _: load(path, sets))  # the plugin is not installed here
     monkeypatch.setattr(running, "revision", lambda: "abc")
-    return asked
+    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
+    return made
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_runs_go_side_by_side_with_a_core_each_and_those_whose_times_count_come_after(
-    monkeypatch, tmp_path, trained, jobs
-):
+@pytest.fixture
+def measured(monkeypatch, tmp_path, trained):
+    """What is measured, and of which runs; `ask(words)` is the command with folders of its own."""
     read = []
 
     def measure(key, arm, seed, runs, command):
-        read.append((key, arm, seed, list(trained)))
+        read.append((key, arm, seed))
         return results.Result(key, arm, seed, "abc", "", command, "", {})
 
     monkeypatch.setattr(findings.results, "measure", measure)
-    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
     monkeypatch.setattr(findings, "write", lambda found, out: None)
-    folders = [f"--{name}={tmp_path / name}" for name in ("runs", "results", "out")]
-    assert findings.main(["parallel", "evidence", "--seeds", "1", "2", f"--jobs={jobs}", *folders]) == 0
+    return read
+
+
+def ask(tmp_path, *words):
+    return findings.main([*words, *(f"--{name}={tmp_path / name}" for name in ("runs", "results", "out"))])
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_runs_go_side_by_side_and_those_whose_times_count_come_after_alone(tmp_path, trained, measured, jobs):
+    assert ask(tmp_path, "parallel", "evidence", "--seeds", "1", "2", f"--jobs={jobs}") == 0
     arms = [("parallel", "none"), ("parallel", "effort"), ("evidence", "none"), ("evidence", "evidence")]
-    assert [one[:3] for one in read] == [(*arm, seed) for seed in (1, 2) for arm in arms]
-    main = ("base", "manners", "parallel-none", "parallel-effort", "evidence-none", "evidence-reward")
-    assert set(read[0][3]) == {f"{name}-1" for name in main}, "the runs of a seed, none of those that must be alone"
-    assert all(("threads=1" in words) == (jobs > 1) for words in trained.values())
-    assert findings.main(["parallel", "--seeds", "1", *folders]) == 0
-    assert len(read) == 8, "what has a result is not measured again"
+    assert measured == [(*arm, seed) for seed in (1, 2) for arm in arms]
+    alone = {"parallel-none-alone", "parallel-effort-alone"}
+    side_by_side = {"base", "manners", "parallel-none", "parallel-effort", "evidence-none", "evidence-reward"}
+    assert set(trained) == {f"{name}-{seed}" for name in alone | side_by_side for seed in (1, 2)}
+    assert max(process.beside for process in trained.values()) == jobs - 1
+    assert all(trained[f"{name}-1"].beside == 0 for name in alone)
+    assert {name.rpartition("-")[0] for name in [*trained][:8][6:]} == alone
+    assert all("threads=1" in process.words for process in trained.values())
+    assert ask(tmp_path, "parallel", "--seeds", "1") == 0
+    assert len(measured) == 8, "what has a result is not measured again"
 
 
-def test_the_first_run_that_fails_ends_it_and_shows_the_end_of_its_log(monkeypatch, tmp_path, capsys, trained):
-    succeed = running.subprocess.run
+def test_after_a_failed_run_all_is_made_that_does_not_go_on_from_it(tmp_path, trained, measured, capsys):
+    (tmp_path / "runs").mkdir()
+    full = tmp_path / "runs/disk is full"
+    full.touch()
+    asked = ("parallel", "scaling", "--seeds", "1")
+    assert ask(tmp_path, *asked) == 1
+    assert "manners-1: exit code 3; the disk is full" in capsys.readouterr().err
+    assert set(trained) == {"base-1", "manners-1", "habits-1", "scaling-1"}
+    assert measured == [("scaling", "trained", 1)]
+    full.unlink()
+    assert ask(tmp_path, *asked) == 0
+    assert "--or-resume" in trained["manners-1"].words
+    assert measured[1:] == [("parallel", "none", 1), ("parallel", "effort", 1)]
 
-    def train(words, check, stdout, stderr):
-        if "manners" not in words[4]:
-            return succeed(words, check, stdout, stderr)
-        stdout.write("the disk is full\n")
-        return subprocess.CompletedProcess(words, 3)
 
-    monkeypatch.setattr(running.subprocess, "run", train)
-    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
-    assert findings.main(["effort", f"--runs={tmp_path / 'runs'}", f"--results={tmp_path / 'results'}"]) == 1
-    error = capsys.readouterr().err
-    assert "manners-1 ended with exit code 3" in error
-    assert "the disk is full" in error
-    assert set(trained) == {"base-1"}
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (lambda: SystemExit(143), 143)])
+def test_a_signal_ends_the_runs_under_way(monkeypatch, tmp_path, trained, measured, raised, code):
+    def signalled(_):
+        raise raised()
+
+    monkeypatch.setattr(running.time, "sleep", signalled)
+    try:
+        found = ask(tmp_path, "pretraining", "--jobs", "2")
+    except SystemExit as error:
+        found = error.code
+    assert found == code
+    assert {name: process.stopped for name, process in trained.items()} == {"base-1": True, "base-four-1": True}
+
+
+def test_one_at_a_time_makes_the_runs_of_a_folder(tmp_path, trained, measured, capsys):
+    with RunDir(tmp_path / "runs").lock():
+        assert ask(tmp_path, "effort") == 2
+    assert "another process" in capsys.readouterr().err
+    assert not trained
+
+
+@pytest.mark.parametrize(("words", "said"), [(["efort"], "did you mean 'effort'?"), (["--jobs", "0"], "at least 1")])
+def test_what_cannot_be_asked_is_refused(capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        findings.main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_nothing_is_written_over_by_a_try_out_or_a_page_of_nothing(tmp_path, trained, capsys):
+    assert findings.main(["effort", "--set", "limits.turns=9"]) == 2
+    assert "give it --results and --out of its own" in capsys.readouterr().err
+    assert ask(tmp_path, "--page") == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_setting_that_does_not_fit_is_told_before_anything_begins(tmp_path, trained, capsys):
+    assert ask(tmp_path, "effort", "--set", "seeed=9") == 2
+    assert "did you mean 'seed'?" in capsys.readouterr().err
+    assert not trained
+
+
+def test_the_sixth_asked_for_by_name_needs_its_runs(tmp_path, trained, capsys):
+    assert ask(tmp_path, "summary", f"--long-horizon={tmp_path / 'none'}") == 2
+    assert "long_horizon.py" in capsys.readouterr().err
 
 
 def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(monkeypatch, tmp_path, trained):
     for _ in range(2):
-        Runs(tmp_path, everywhere=["threads=1"]).folders("habits", 1)
-    assert [Path(words[4]).name for words in trained.values()] == ["base.toml", "habits.toml"]
-    assert f'model.path="{tmp_path / "base-1/model"}"' in trained["habits-1"]
+        assert Runs(tmp_path).make(["habits"], 1, 1) == []
+    assert [Path(process.words[4]).name for process in trained.values()] == ["base.toml", "habits.toml"]
+    assert f'model.path="{tmp_path / "base-1/model"}"' in trained["habits-1"].words
     monkeypatch.setattr(running, "revision", lambda: "def")
     assert Runs(tmp_path).revision("habits", 1) == "abc"
     note = tmp_path / "base-1.json"
     note.write_text(note.read_text().replace("seed=1", "seed=1.0"))
     with pytest.raises(OtherRunError, match="base-1 was made of another settings; fix: move it away"):
-        Runs(tmp_path).folders("habits", 1)
+        Runs(tmp_path).make(["habits"], 1, 1)
+    note.write_text("{")
+    with pytest.raises(OtherRunError, match=r"base-1\.json cannot be read"):
+        Runs(tmp_path).make(["habits"], 1, 1)
     note.unlink()
+    with pytest.raises(OtherRunError, match=r"base-1: what it was made of is not known; expected: .*base-1\.json"):
+        Runs(tmp_path).make(["habits"], 1, 1)
     shutil.rmtree(tmp_path / "base-1")
     with pytest.raises(OtherRunError, match="habits-1 was made of another run before"):
-        Runs(tmp_path).folders("habits", 1)  # base is made anew, by another revision
+        Runs(tmp_path).make(["habits"], 1, 1)  # base is to be made anew, by another revision
 
 
 def test_what_is_set_to_try_out_holds_in_every_run_that_an_arm_is_read_from(tmp_path, trained):
-    for name in ("parallel-none", "parallel-none-alone"):
-        Runs(tmp_path, settings=["limits.turns=9"]).folders(name, 1)
-    asked = {name: "limits.turns=9" in words for name, words in trained.items()}
+    Runs(tmp_path, settings=["limits.turns=9"]).make(["parallel-none-alone"], 1, 1)
+    asked = {name: "limits.turns=9" in process.words for name, process in trained.items()}
     assert asked == {"base-1": False, "manners-1": False, "parallel-none-1": True, "parallel-none-alone-1": True}

@@ -11,6 +11,7 @@ from functools import cache
 
 from attrs import frozen
 
+from composer_core.errors import ConfigError
 from composer_core.noise import bits, key_of, shuffled
 from composer_plugin_drills.catalog import Function, body, functions
 from composer_plugin_drills.drills import Drill, drills
@@ -53,10 +54,23 @@ class Chore:
 
 @cache
 def make(split: str, kind: str, number: int, body_chars: int) -> Chore:
-    """The chore of a kind ("path-2") and number. Single ones go through the drills in order, and again if they end."""
+    """The chore of a kind ("path-2") and number. Single ones go through the drills in order, and again if they end.
+
+    Raises:
+        ConfigError: there are not as many functions with so short a body.
+    """
     id = f"{split}-{kind}-{number:04d}"
     named, _, bugs = kind.partition("-")
     pool = _pool(OF_DRILLS[split], body_chars)
+    paths = {drill.path for drill in pool}
+    if len(paths) < int(bugs):
+        raise ConfigError(
+            f"a chore of {kind!r} needs {bugs} short functions",
+            who="chores/chores",
+            where="tasks.body_chars",
+            found=f"{len(paths)} with a body of at most {body_chars} characters",
+            fix="allow longer ones",
+        )
     if bugs == "1":
         return Chore(id, split, named, (pool[number % len(pool)],))
     chosen: dict[str, Drill] = {}
