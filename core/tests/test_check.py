@@ -197,7 +197,11 @@ def test_caps_that_the_sandbox_does_not_enforce_are_said(tmp_path):
 def test_a_weighty_component_that_tells_nothing_is_unknown_and_never_guessed(tmp_path):
     found = planned(tmp_path, footprints={"fakes/simulated": None, "fakes/read": None})
     assert found["memory"]["unknown"] == ["trainer fakes/simulated"]
-    assert "trainer fakes/simulated (gives none)" in page(found)
+    shown = page(found)
+    assert "trainer fakes/simulated (gives none)" in shown
+    assert "at least, the sum of" in shown
+    assert ["weights/", "unknown"] in [line.split() for line in shown.splitlines()]
+    assert "in all, at least" in shown
 
 
 def test_what_a_model_tells_reaches_samplers_and_trainers(tmp_path):

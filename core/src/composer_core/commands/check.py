@@ -88,7 +88,7 @@ def _sections(found: dict[str, Any]) -> list[tuple[str, list[Sequence[str]]]]:
         ("Episodes", _episodes(found)),
         ("Rewards", _rewards(found["rewards"])),
         ("Memory, estimated at its peak", _memory(found["memory"])),
-        (f"Writes {found['folder']}, or --run-dir", _files(found["files"])),
+        (f"Writes {found['folder']}, or --run-dir", _files(found["files"], found["memory"]["unknown"])),
     ]
 
 
@@ -167,7 +167,9 @@ def _rewards(rewards: dict[str, Any]) -> list[Sequence[str]]:
 
 def _memory(memory: dict[str, Any]) -> list[Sequence[str]]:
     own, *others = memory["processes"]
-    rows: list[Sequence[str]] = [(own["name"], _size(own["peak_bytes"]), "the sum of")]
+    rows: list[Sequence[str]] = [
+        (own["name"], _size(own["peak_bytes"]), "at least, " * bool(memory["unknown"]) + "the sum of")
+    ]
     rows += [("", _size(part), name) for name, part in sorted(memory["parts"].items(), key=lambda item: -item[1])]
     rows += [("", "unknown", f"{name} (gives none)") for name in memory["unknown"]]
     for one in others:
@@ -176,8 +178,10 @@ def _memory(memory: dict[str, Any]) -> list[Sequence[str]]:
     return rows
 
 
-def _files(files: dict[str, int]) -> list[Sequence[str]]:
-    return [(path, _size(each)) for path, each in {**files, "in all, about": sum(files.values())}.items() if each]
+def _files(files: dict[str, int], unknown: Sequence[str]) -> list[Sequence[str]]:
+    """What a component that gives no estimate writes has none either."""
+    known = {**files, "in all, at least" if unknown else "in all, about": sum(files.values())}
+    return [(path, _size(each) if each else "unknown") for path, each in known.items() if each or unknown]
 
 
 def _size(count: int) -> str:
