@@ -138,6 +138,29 @@ def test_group_rewards_are_added_and_leave_written_traces_alone() -> None:
     assert (stats[0].metrics["reward/tests/first"], stats[0].metrics["reward_std/tests/first"]) == (0.25, 0.25)
 
 
+def test_group_rewards_see_the_task_under_the_limits_that_its_episodes_had() -> None:
+    """A price is a share of what the limits allow, so with other limits it is another price."""
+    world, seen = Store(), []
+
+    def sees(group: Any, task: TaskView) -> list[float]:
+        seen.append((task.id, task.limits.turns, len(group)))
+        return [0.0] * len(group)
+
+    async def step(batch: TrainBatch) -> StepStats:
+        return StepStats({})
+
+    async def after(found: StepStats) -> None: ...
+
+    world.step = step
+    stage = RlStage(name="rl", steps=1, groups_per_step=1, group_size=2)
+    reward = Reward("tests/sees", "1", RewardSpec(name="sees", function="", scope="group"), sees, None, 0.5)
+    parts = parts_of(world, stage, group_rewards=(reward,), limits={"turns": 3})
+    asyncio.run(RlLoop(parts, ledger_for(stage, TASKS, seed=1, deterministic=False), after).run())
+    ((task_id, turns, size),) = seen
+    assert TASKS[0].view.limits.turns != 3, "the task's own are others"
+    assert (task_id in {task.id for task in TASKS}, turns, size) == (True, 3, 2)
+
+
 def test_a_group_whose_reward_breaks_is_void_and_the_step_trains_the_others() -> None:
     world, emitted, batches = Store(), [], []
     calls: list[int] = []

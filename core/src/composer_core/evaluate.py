@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from composer_core import statistics
 from composer_core.config import EvaluationSet, limits_for
 from composer_core.errors import ConfigError
-from composer_core.types import EpisodeRequest, EpisodeResult, Sampling, SlotKey, Task
+from composer_core.types import EpisodeRequest, EpisodeResult, Sampling, SlotKey, Task, TaskView
 
 BEST_OF = 8
 REFILLS = 2
@@ -111,15 +111,19 @@ async def cancel_all(tasks: Sequence[asyncio.Future[Any]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def limited(view: TaskView, limits: Mapping[str, Any]) -> TaskView:
+    """The task as a run's episodes and rewards see it, under the run's limits."""
+    return evolve(view, limits=limits_for(view.limits, limits)) if limits else view
+
+
 def request_for(
     task: Task, key: SlotKey, run_seed: int, limits: Mapping[str, Any], set_: EvaluationSet | None = None
 ) -> EpisodeRequest:
     """The order to run one episode, under the run's limits."""
-    view = evolve(task.view, limits=limits_for(task.view.limits, limits)) if limits else task.view
     return EpisodeRequest(
         key=key,
         group=f"{key.moment or key.stage}:{task.id}",
-        task=view,
+        task=limited(task.view, limits),
         grading=task.grading,
         run_seed=run_seed,
         sampling=Sampling(set_.temperature if set_ else 1.0),

@@ -22,7 +22,7 @@ from composer_core.batches import epoch_order, sequences_of
 from composer_core.config import RlStage
 from composer_core.episode import fault_of
 from composer_core.errors import ComposerError, TrainerError
-from composer_core.evaluate import Run, cancel_all, means, request_for
+from composer_core.evaluate import Run, cancel_all, limited, means, request_for
 from composer_core.events import EpisodeCancelled, EpisodeEnded, Event, FaultRecorded, GroupScored
 from composer_core.executor import result_of
 from composer_core.ledger import Group, Issue, Ledger, LedgerConfig, SlotResult
@@ -317,7 +317,7 @@ class RlLoop:
 
     async def _rewards(self, group: Group, traces: list[Trace]) -> list[float]:
         """Episode rewards plus group-scope ones, which need all members; the traces are given the scores."""
-        available = {"task": self._by_id[group.task_id].view}
+        available = {"task": limited(self._by_id[group.task_id].view, self.parts.limits)}
         columns = [await reward.score_group(traces, available) for reward in self.parts.group_rewards]
         scores = tuple(zip(*columns, strict=True))
         rewards = [result.reward for result in group.valid()]
