@@ -99,7 +99,7 @@ def section(key: str, rows: Sequence[Found | Correlation], arms: Arms, remark: s
     yield from (row(one) for one in rows)
     yield ""
     yield from verdict(finding, rows, seeds_of(finding, arms), remark)
-    yield from made(finding, arms)
+    yield from made(key, arms)
 
 
 def row(one: Found | Correlation) -> str:
@@ -172,8 +172,8 @@ def verdict(finding: Finding, rows: Sequence[Found | Correlation], seeds: Sequen
     yield ""
 
 
-def made(finding: Finding, arms: Arms) -> Iterator[str]:
-    """How, where and when."""
+def made(key: str, arms: Arms) -> Iterator[str]:
+    """How, where and when; what was asked for each result stands in its file."""
     every = [one for seeds in arms.values() for one in seeds.values()]
     runs: dict[tuple[str, int], float] = {}
     for one in every:
@@ -181,11 +181,10 @@ def made(finding: Finding, arms: Arms) -> Iterator[str]:
     dates = sorted({one.date for one in every})
     revisions = sorted({part for one in every for part in one.revision.split(", ")})
     where = "; ".join(sorted({one.machine for one in every}))
-    shared = ", those that are shared included" if len({name for name, _ in runs}) > len(finding.arms) else ""
+    shared = ", those that are shared included" if len({name for name, _ in runs}) > len(arms) else ""
     minutes = f"{sum(runs.values()) / 60:.0f} minutes of runs{shared}"
     counts = f"{len(every)} result{'s' * (len(every) != 1)}, {minutes}"
-    commands = ", ".join(sorted({f"`{one.command}`" for one in every}))
-    yield f"{commands}; {', '.join(dates)}, revision {', '.join(revisions)}, {where}; {counts}."
+    yield f"`{command(key)}`; {', '.join(dates)}, revision {', '.join(revisions)}, {where}; {counts}."
 
 
 def figure(key: str, rows: Sequence[Found | Correlation], arms: Arms) -> str | None:
