@@ -77,13 +77,15 @@ def _holds(check: Check, scope: dict[str, Any], equal_to: object) -> bool:
 
 
 def outcomes(pairs: Iterable[tuple[Function, str]], workers: int = 2) -> Iterator[Outcome]:
-    """`outcome` of each pair, in order, in processes of their own."""
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_limit) as pool:
+    """`outcome` of each pair, in order, in processes of their own, whose limit on memory counts nothing inherited."""
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_limit) as pool:
         yield from pool.map(_outcome, pairs, chunksize=64)
 
 
 def _outcome(pair: tuple[Function, str]) -> Outcome:
-    return outcome(*pair)
+    """Asked once more if it is broken: a check's clock may have counted what something else took from it."""
+    found = outcome(*pair)
+    return outcome(*pair) if found.broken else found
 
 
 def _limit() -> None:
