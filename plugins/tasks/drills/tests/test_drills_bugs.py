@@ -1,6 +1,7 @@
 """Drills are real: bugs are derived again, run for real, graded for real; the visible runner survives broken code."""
 
 import asyncio
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from composer_plugin_drills.drills import INDEX, Drill, drills, dump
 from composer_plugin_drills.exploits import ATTEMPTS
 from composer_plugin_drills.inroom.run import canonical
 from composer_plugin_drills.tasks import DrillSet
-from composer_plugin_drills.validate import Outcome, outcomes
+from composer_plugin_drills.validate import MEMORY_BYTES, Outcome, outcomes
 from composer_plugin_drills.workspace import workspace
 from composer_plugin_hidden_tests.reward import hidden_tests
 from composer_testing.fakes.rooms import folder_rooms
@@ -50,6 +51,12 @@ def test_correct_functions_pass_and_every_bug_is_noticed() -> None:
     assert [(one.visible_failed, one.hidden_failed) for one in bugs] == [
         (drill.visible_failed, drill.hidden_failed) for drill in every
     ]
+
+
+def test_memory_of_the_process_that_asks_is_not_the_mutants() -> None:
+    some = list(drills().values())[:400]
+    with mmap.mmap(-1, MEMORY_BYTES):  # address space alone: no page of it is touched
+        assert all(one.bug for one in outcomes((drill.function, drill.buggy) for drill in some))
 
 
 @pytest.mark.parametrize(
