@@ -20,6 +20,8 @@ ALONE = (
     "evaluations.main.tasks=16",
 )
 """One episode at a time, for times that depend on nothing beside it."""
+TOGETHER = ('tasks.kinds=["path-3"]', "samplers.worker.parallel_share=0.5", "samplers.worker.waste_share=0.25")
+"""Half of the attempts, and so about a sixth of the turns, have calls in parallel, so that this way is learned too."""
 
 
 @frozen
@@ -43,12 +45,13 @@ RECIPES: Mapping[str, Recipe] = {
     "base": Recipe("base.toml"),
     "habits": Recipe("habits.toml", "base"),
     "manners": Recipe("manners.toml", "base"),
+    "manners-parallel": Recipe("manners.toml", "base", TOGETHER),
     "scaling": Recipe("scaling.toml", "habits"),
     "effort-none": Recipe("effort.toml", "manners", (PLAIN,)),
     "effort-linear": Recipe("effort.toml", "manners", ("rewards.effort.q=0.0", "rewards.effort.weight=0.4")),
     "effort-concave": Recipe("effort.toml", "manners"),
-    "parallel-none": Recipe("parallel.toml", "manners", (PLAIN,)),
-    "parallel-effort": Recipe("parallel.toml", "manners"),
+    "parallel-none": Recipe("parallel.toml", "manners-parallel", (PLAIN,)),
+    "parallel-effort": Recipe("parallel.toml", "manners-parallel"),
     "parallel-none-alone": Recipe("parallel.toml", "parallel-none", (PLAIN, *ALONE)),
     "parallel-effort-alone": Recipe("parallel.toml", "parallel-effort", ALONE),
     "evidence-none": Recipe("evidence.toml", "manners", (PLAIN,)),
