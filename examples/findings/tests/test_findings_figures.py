@@ -378,7 +378,7 @@ def test_every_arm_names_runs_and_every_chain_begins_with_nothing():
             for name in names:
                 assert RECIPES[chain(name)[0]].after is None
                 assert RECIPES[name].file
-    assert chain("parallel-effort-alone") == ["base", "manners", "parallel-effort", "parallel-effort-alone"]
+    assert chain("parallel-effort-alone") == ["base", "manners-parallel", "parallel-effort", "parallel-effort-alone"]
 
 
 def test_effects_name_arms_that_there_are():

@@ -191,11 +191,12 @@ def test_runs_go_side_by_side_and_those_whose_times_count_come_after_alone(tmp_p
     arms = [("parallel", "none"), ("parallel", "effort"), ("evidence", "none"), ("evidence", "evidence")]
     assert measured == [(*arm, seed) for seed in (1, 2) for arm in arms]
     alone = {"parallel-none-alone", "parallel-effort-alone"}
-    side_by_side = {"base", "manners", "parallel-none", "parallel-effort", "evidence-none", "evidence-reward"}
+    of_parallel = {"manners-parallel", "parallel-none", "parallel-effort"}
+    side_by_side = {"base", "manners", "evidence-none", "evidence-reward"} | of_parallel
     assert set(trained) == {f"{name}-{seed}" for name in alone | side_by_side for seed in (1, 2)}
     assert max(process.beside for process in trained.values()) == jobs - 1
     assert all(trained[f"{name}-1"].beside == 0 for name in alone)
-    assert {name.rpartition("-")[0] for name in [*trained][:8][6:]} == alone
+    assert {name.rpartition("-")[0] for name in [*trained][:9][7:]} == alone
     assert all("threads=1" in process.words for process in trained.values())
     assert ask(tmp_path, "parallel", "--seeds", "1") == 0
     assert len(measured) == 8, "what has a result is not measured again"
@@ -207,12 +208,12 @@ def test_after_a_failed_run_all_is_made_that_does_not_go_on_from_it(tmp_path, tr
     full.touch()
     asked = ("parallel", "scaling", "--seeds", "1")
     assert ask(tmp_path, *asked) == 1
-    assert "manners-1: exit code 3; the disk is full" in capsys.readouterr().err
-    assert set(trained) == {"base-1", "manners-1", "habits-1", "scaling-1"}
+    assert "manners-parallel-1: exit code 3; the disk is full" in capsys.readouterr().err
+    assert set(trained) == {"base-1", "manners-parallel-1", "habits-1", "scaling-1"}
     assert measured == [("scaling", "trained", 1)]
     full.unlink()
     assert ask(tmp_path, *asked) == 0
-    assert "--or-resume" in trained["manners-1"].words
+    assert "--or-resume" in trained["manners-parallel-1"].words
     assert measured[1:] == [("parallel", "none", 1), ("parallel", "effort", 1)]
 
 
@@ -289,4 +290,5 @@ def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(m
 def test_what_is_set_to_try_out_holds_in_every_run_that_an_arm_is_read_from(tmp_path, trained):
     Runs(tmp_path, settings=["limits.turns=9"]).make(["parallel-none-alone"], 1, 1)
     asked = {name: "limits.turns=9" in process.words for name, process in trained.items()}
-    assert asked == {"base-1": False, "manners-1": False, "parallel-none-1": True, "parallel-none-alone-1": True}
+    shared, own = ("base-1", "manners-parallel-1"), ("parallel-none-1", "parallel-none-alone-1")
+    assert asked == dict.fromkeys(shared, False) | dict.fromkeys(own, True)
