@@ -23,28 +23,23 @@ from pathlib import Path
 
 from study import long_horizon, results
 from study.findings import FINDINGS
-from study.page import arms_of, figure, judge, page
+from study.page import arms_of, figure, judge, page, section
 from study.recipes import HERE, chain
-from study.results import ResultError
-from study.running import OtherRunError, Runs
+from study.running import Runs
 
-from composer_core.errors import ConfigError, did_you_mean
+from composer_core.errors import ComposerError, ConfigError, did_you_mean
 from composer_core.rundir import RunDir
 
 ROOT = HERE.parent.parent
 DOCS = ROOT / "docs"
+INTERRUPTED = "interrupted; the same command resumes each run from what it committed last"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    if not metadata.entry_points(group="composer.plugins", name="chores"):
-        print("the task set is not installed; fix: pip install ./examples/findings", file=sys.stderr)
-        return 2
-    if refusal := contradiction(options):
-        print(refusal, file=sys.stderr)
-        return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
+        refuse(options)
         if options.quick:
             return measure_quickly(options)
         failed: list[str] = []
@@ -53,22 +48,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with RunDir(options.runs).lock():
                 failed = measure_all(options, Runs(options.runs, settings=options.set))
         write(results.load(options.results), options.out)
-    except (OtherRunError, ResultError, ConfigError) as error:
+    except ComposerError as error:
         print(error, file=sys.stderr)
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on where this one ended", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return 130
+    except SystemExit:
+        print(INTERRUPTED, file=sys.stderr)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 1 if failed else 0
 
 
-def contradiction(options: argparse.Namespace) -> str | None:
-    """What would write something else over what is committed."""
+def refuse(options: argparse.Namespace) -> None:
+    """What cannot be done, would be ignored, or would write something else over what is committed: ConfigError."""
+    default = vars(parser().parse_args([]))
+    given = {name for name, value in vars(options).items() if value != default[name]}
+    for alone, takes in (("page", {"results", "out"}), ("quick", {"findings", "seeds", "jobs", "set"})):
+        if alone in given and (ignored := given - takes - {alone}):
+            raise ConfigError(f"--{alone} makes no use of {', '.join(sorted(ignored))}", fix="leave it out")
     if options.page and not options.results.is_dir():
-        return f"--results: there is no folder {options.results}; the page would be empty"
-    if options.set and not options.quick and (options.results == results.FOLDER or options.out == DOCS):
-        return "--set is to try something out; fix: give it --results and --out of its own"
-    return None
+        raise ConfigError("the page would be empty", where="--results", expected="a folder", found=str(options.results))
+    own = {"results", "out", "runs"}
+    if options.set and not options.quick and own - given:
+        raise ConfigError("--set is to try something out", fix="give it --results, --out and --runs of its own")
+    if not options.page and not metadata.entry_points(group="composer.plugins", name="chores"):
+        raise ConfigError("the task set is not installed", who="chores", fix="pip install ./examples/findings")
 
 
 def measure_all(options: argparse.Namespace, runs: Runs) -> list[str]:
@@ -90,9 +97,9 @@ def missing(key: str, seed: int, options: argparse.Namespace) -> list[str]:
     """The arms of a finding that have no result with this seed and can have one."""
     arms = [arm for arm in FINDINGS[key].arms if not results.path(key, arm, seed, options.results).exists()]
     if key == "summary" and arms and (absent := long_horizon.missing(options.long_horizon, seed)):
-        told = f"summary, seed {seed}: no finished run in {absent[0]}; first: {long_horizon.COMMAND}"
+        told = ConfigError(f"summary, seed {seed}: no finished run", where=str(absent[0]), fix=long_horizon.COMMAND)
         if key in options.findings:
-            raise OtherRunError(told)
+            raise told
         print(told, file=sys.stderr)
         return []
     return arms
@@ -110,18 +117,19 @@ def measure(key: str, arm: str, seed: int, runs: Runs, options: argparse.Namespa
 
 
 def measure_quickly(options: argparse.Namespace) -> int:
-    """Every run in miniature, one seed, in a folder that is thrown away; prints what the page would be of it."""
+    """Every run in miniature, one seed, in a folder that is thrown away; prints what the page would say of it."""
     with tempfile.TemporaryDirectory() as folder:
         options.results, options.seeds = Path(folder) / "results", options.seeds[:1]
         failed = measure_all(options, Runs(Path(folder) / "runs", quick=True, settings=options.set))
         for name in failed:
             print((Path(folder) / f"runs/{name}.log").read_text(encoding="utf-8"), file=sys.stderr)
         found = results.load(options.results)
-        judged = judge(found)
-        print(page(found, judged, {}))
-        for key in options.findings:
-            print(f"{key}: {len(figure(key, judged[key], arms_of(key, found)) or '')} characters of figure")
-    print("in miniature: nothing of this is a finding")
+    judged = judge(found)
+    print("\nWhat the page would say. It is made in miniature: nothing of this is a finding.")
+    for key in options.findings or FINDINGS:
+        arms = arms_of(key, found)
+        print("", *section(key, judged[key], arms, ""), sep="\n")
+        print(f"The figure has {len(figure(key, judged[key], arms) or '')} characters.")
     return 1 if failed else 0
 
 
@@ -139,7 +147,7 @@ def write(found: Sequence[results.Result], out: Path) -> None:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("findings", nargs="*", type=known, metavar="FINDING", help=f"default all: {', '.join(FINDINGS)}")
-    made.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
+    made.add_argument("--seeds", type=at_least_1, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
     made.add_argument(
         "--jobs",
         type=at_least_1,
@@ -148,18 +156,22 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--quick", action="store_true", help="every run in miniature, the first seed; keeps nothing")
     made.add_argument("--page", action="store_true", help="run nothing, write the page of the results that there are")
-    made.add_argument("--runs", type=Path, default=ROOT / "runs/findings", help="folder of the run folders")
-    made.add_argument("--long-horizon", type=Path, default=ROOT / "runs/long_horizon", help="that example's runs")
-    made.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the results")
-    made.add_argument("--out", type=Path, default=DOCS, help="folder of the page and its figures")
+    made.add_argument("--runs", type=folder, default=ROOT / "runs/findings", help="folder of the run folders")
+    made.add_argument("--long-horizon", type=folder, default=ROOT / "runs/long_horizon", help="that example's runs")
+    made.add_argument("--results", type=folder, default=results.FOLDER, help="folder of the results")
+    made.add_argument("--out", type=folder, default=DOCS, help="folder of the page and its figures")
     made.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set in every arm, to try out; with --results and --out",
+        help="set in every arm, to try out; with --results, --out and --runs",
     )
     return made
+
+
+def folder(text: str) -> Path:
+    return Path(text).resolve()
 
 
 def known(text: str) -> str:

@@ -5,15 +5,14 @@ RUNS/unlimited-SEED, RUNS/prompted-SEED and RUNS/self-SEED, as examples/long_hor
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from composer_core.statistics import mean
 from study.findings import FINDINGS
-from study.reading import Table, date, seconds
+from study.reading import Table, commit, date, machine, seconds
 from study.recipes import HERE
-from study.results import Result, machine
+from study.results import Result
 
 EXAMPLE = HERE.parent / "long_horizon"
 COMMAND = "python examples/long_horizon/long_horizon.py"
@@ -43,8 +42,8 @@ def read(arm: str, runs: Path, seed: int) -> Result:
         finding="summary",
         arm=arm,
         seed=seed,
-        revision=str(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["commit"]),
-        machine=machine(),
+        revision=commit(folder),
+        machine=machine(folder),
         command=COMMAND,
         date=date(folder),
         seconds={arm: seconds(folder)},

@@ -25,11 +25,13 @@ and but for finding 5 from the same checkpoint; in finding 1 it is after reinfor
 are 95 % bootstrap intervals over tasks, for slopes over steps; where a run gives one number, the range of the seeds.
 Each seed's own value stands behind them, in brackets where its own interval holds 0, and how many tasks the effect is
 of. A claim holds if the interval is on its side of 0, and each seed's own interval is, or, of one number for a run, all
-three seeds are; a solve rate is held to be no worse than -0.05, known to 0.05, and only where at least 0.3 are solved
-without; a rank correlation by the share of orders within seeds that are as far on that side. Nothing here says what a
-large model does.
+three seeds are; on the other side by the same rule, it is the other way round. A solve rate is held to be no worse than
+-0.05, in each seed, known to 0.05, and only where at least 0.3 are solved without; a rank correlation by the share of
+orders within seeds that are as far on that side. Directions are judged and amounts are not: these stand in the tables.
+All is sampled at temperature 1. Nothing here says what a large model does.
 
 ```text
+pip install ./examples/findings                 # beside the plugins, as `make` installs them
 python examples/findings/findings.py            # all that has no result yet, three seeds
 python examples/findings/findings.py effort     # one finding
 python examples/findings/findings.py --page     # this page again, of examples/findings/results
@@ -41,7 +43,9 @@ FURTHER: Mapping[str, Sequence[str]] = {
     "scaling": ("mean reward for each doubling of tokens", "best of 16 for each doubling of tokens"),
     "pretraining": ("rank correlation of loss and solve rate",),
 }
-"""Plot -> titles of what is asked beside differences of arms."""
+"""Finding -> titles of what is asked beside differences of arms."""
+GROUP_SIZE = 16
+"""Of the groups that are in the curve."""
 TITLE = "| effect | treated | untreated | difference | seeds | tasks | claim |"
 SAID = {"holds": "holds", "fails": "**the other way round**", "open": "**not shown**", "": "-"}
 
@@ -71,8 +75,8 @@ def page(results: Sequence[Result], judged: Judged, remarks: Mapping[str, str]) 
 def overview(results: Sequence[Result], judged: Judged) -> Iterator[str]:
     yield from ("| | finding | seeds | claims that hold |", "|---|---|---|---|")
     for key, finding in FINDINGS.items():
-        claims = [one for one in judged[key] if one.verdict]
-        held = f"{sum(one.verdict == 'holds' for one in claims)} of {len(claims)}" if claims else "not run yet"
+        asked = [effect.title for effect in finding.effects if effect.sign is not None] + [*FURTHER.get(key, ())]
+        held = f"{sum(one.verdict == 'holds' for one in judged[key])} of {len(asked)}" if judged[key] else "not run yet"
         yield f"| {finding.number} | {finding.title} | {len(seeds_of(finding, arms_of(key, results)))} | {held} |"
 
 
@@ -98,7 +102,7 @@ def section(key: str, rows: Sequence[Found | Correlation], arms: Arms, remark: s
     yield from (f"![{finding.title}](findings/{key}.svg)", "", TITLE, "|---" * (TITLE.count("|") - 1) + "|")
     yield from (row(one) for one in rows)
     yield ""
-    yield from verdict(finding, rows, seeds_of(finding, arms), remark)
+    yield from verdict(key, rows, seeds_of(finding, arms), remark)
     yield from made(key, arms)
 
 
@@ -130,15 +134,16 @@ def further(finding: Finding, arms: Arms) -> list[Found | Correlation]:
 
 
 def curve(seeds: Mapping[int, Result], y: Callable[[int, int], float]) -> dict[int, list[Sample]]:
-    """Seed -> a sample for each group of 16 after the first step, before which nothing was spent."""
+    """Seed -> a sample for each group in `_later`."""
     return {
-        seed: [
-            Sample(math.log2(tokens), y(won, size), bugs, step)
-            for step, tokens, bugs, won, size in result.groups
-            if tokens and size == 16
-        ]
+        seed: [Sample(math.log2(tokens), y(won, size), bugs, step) for step, tokens, bugs, won, size in _later(result)]
         for seed, result in seeds.items()
     }
+
+
+def _later(result: Result) -> list[list[int]]:
+    """Groups of 16 after the first step, before which nothing was spent."""
+    return [group for group in result.groups if group[1] and group[4] == GROUP_SIZE]
 
 
 def pretraining_points(arms: Arms) -> dict[int, list[Point]]:
@@ -146,20 +151,24 @@ def pretraining_points(arms: Arms) -> dict[int, list[Point]]:
     found: dict[int, list[Point]] = {}
     for seeds in arms.values():
         for seed, one in seeds.items():
-            found.setdefault(seed, []).append(_point(one))
+            if point := _point(one):
+                found.setdefault(seed, []).append(point)
     return found
 
 
-def _point(result: Result) -> Point:
+def _point(result: Result) -> Point | None:
+    if "imitation_nll" not in result.figures:
+        return None
     return result.figures["imitation_nll"], mean([float(row["solved"] or 0.0) for row in result.after.values()])
 
 
-def verdict(finding: Finding, rows: Sequence[Found | Correlation], seeds: Sequence[int], remark: str) -> Iterator[str]:
+def verdict(key: str, rows: Sequence[Found | Correlation], seeds: Sequence[int], remark: str) -> Iterator[str]:
     """What was reproduced, what was not, and what we think of it."""
+    finding = FINDINGS[key]
     missed = [one.title for one in rows if one.verdict in ("open", "fails")]
-    asked = [*(effect.title for effect in finding.effects), *FURTHER.get(finding.plot, ())]
+    asked = [*(effect.title for effect in finding.effects), *FURTHER.get(key, ())]
     unread = [title for title in asked if title not in [one.title for one in rows]]
-    if not missed and not unread:
+    if seeds and not missed and not unread:
         yield f"**Reproduced**, with {len(seeds)} seed{'s' * (len(seeds) != 1)}."
     if missed:
         yield f"**Not reproduced**: {'; '.join(missed)}."
@@ -179,12 +188,23 @@ def made(key: str, arms: Arms) -> Iterator[str]:
     for one in every:
         runs |= {(name, one.seed): wall_s for name, wall_s in one.seconds.items()}
     dates = sorted({one.date for one in every})
-    revisions = sorted({part for one in every for part in one.revision.split(", ")})
+    voids = sum(one.figures.get("voids", 0.0) for one in every)
+    void = f", {voids:.0f} attempts void" if voids else ""
     where = "; ".join(sorted({one.machine for one in every}))
     shared = ", those that are shared included" if len({name for name, _ in runs}) > len(arms) else ""
     minutes = f"{sum(runs.values()) / 60:.0f} minutes of runs{shared}"
-    counts = f"{len(every)} result{'s' * (len(every) != 1)}, {minutes}"
-    yield f"`{command(key)}`; {', '.join(dates)}, revision {', '.join(revisions)}, {where}; {counts}."
+    counts = f"{len(every)} result{'s' * (len(every) != 1)}, {minutes}{void}"
+    yield f"`{command(key)}`; {', '.join(dates)}, revision {revisions(arms)}, {where}; {counts}."
+
+
+def revisions(arms: Arms) -> str:
+    """Those of all results; where arms differ in them, with the arms that have each set."""
+    having: dict[str, list[str]] = {}
+    for arm, seeds in arms.items():
+        those = ", ".join(sorted({part for one in seeds.values() for part in one.revision.split(", ")}))
+        having.setdefault(those, []).append(arm)
+    told = [f"{those} ({', '.join(named)})" for those, named in having.items()]
+    return "; ".join(told) if len(told) > 1 else ", ".join(having)
 
 
 def figure(key: str, rows: Sequence[Found | Correlation], arms: Arms) -> str | None:
@@ -197,9 +217,9 @@ def figure(key: str, rows: Sequence[Found | Correlation], arms: Arms) -> str | N
         return plots.frame(series, finding.title, "log2 of tokens sampled before", "share of attempts, of groups")
     if finding.plot == "pretraining":
         series = [
-            plots.Series(f"pre-training: {arm}", [*map(_point, seeds.values())], [f"seed {seed}" for seed in seeds])
+            plots.Series(f"pre-training: {arm}", [*points.values()], [f"seed {seed}" for seed in points])
             for arm in finding.arms
-            if (seeds := arms.get(arm, {}))
+            if (points := {seed: point for seed, one in arms.get(arm, {}).items() if (point := _point(one))})
         ]
         return plots.frame(series, finding.title, "loss after imitation, nats a token", "solve rate after RL")
     return plots.effects([one for one in rows if isinstance(one, Found)], finding.title)
@@ -207,7 +227,7 @@ def figure(key: str, rows: Sequence[Found | Correlation], arms: Arms) -> str | N
 
 def _scaling(seeds: Mapping[int, Result]) -> list[plots.Series]:
     """Of one broken file and of two: means over groups that lie close together, and the line through all of them."""
-    groups = [group for result in seeds.values() for group in result.groups if group[1]]
+    groups = [group for result in seeds.values() for group in _later(result)]
     named = {
         "mean, one broken file": (1, lambda won, size: won / size),
         "mean, two": (2, lambda won, size: won / size),

@@ -5,9 +5,11 @@ Tables hold means over a task's attempts, since a task is what intervals resampl
     solved, best          share of attempts that solved it, and whether any did
     over                  calls beyond the fewest that do it, 0 where there were no more than those; of all attempts
     excess                the same of attempts that solved it (a task that none solved has none)
-    width                 reads and writes of a turn that has any, of attempts that have such a turn
+    width                 reads of a turn with reads and writes of one with writes, of attempts that have such turns
     calls, turns, tokens, looks, reads, writes, needless, blind      of all attempts
     alone_s               wall clock of an attempt that ran by itself
+
+Legend: T tokens of a branch, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from composer_core.errors import ConfigError
 from composer_core.statistics import mean
 from composer_core.traces import decode
 from composer_core.tracking import read_events
@@ -59,7 +62,7 @@ def loss(model: Path, folder: Path) -> float:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from composer_core.tensors.convert import to_tensor
+    from composer_core.tensors import to_tensor, token_logprobs
 
     policy = AutoModelForCausalLM.from_pretrained(model).eval()
     total, count = 0.0, 0
@@ -67,10 +70,19 @@ def loss(model: Path, folder: Path) -> float:
         for branch in decode((folder / result["trace"]["uri"]).read_bytes()).branches:
             ids_T, sampled_T = to_tensor(branch.ids).long(), to_tensor(branch.sampled)
             with torch.inference_mode():
-                logprobs_TV = policy(ids_T[None, :-1]).logits[0].float().log_softmax(-1)
-            nll_T = -logprobs_TV.gather(1, ids_T[1:, None])[:, 0][sampled_T[1:] > 0]
+                logits_TV = policy(ids_T[None, :-1]).logits[0]
+            nll_T = -token_logprobs(logits_TV, ids_T[1:])[sampled_T[1:] > 0]
             total, count = total + float(nll_T.sum()), count + len(nll_T)
+    if not count:
+        raise ConfigError("nothing was demonstrated", where=str(folder), expected="an evaluation `demonstrated`")
     return total / count
+
+
+def voids(folder: Path) -> dict[str, float]:
+    """How many attempts of evaluations were void, where any was; they are no failures, and in no table."""
+    found = [one for moment in ("before", "after") for one in _ended(folder, f"{moment}/main")]
+    count = sum(one["verdict"]["outcome"] not in ("solved", "failed") for one in found)
+    return {"voids": float(count)} if count else {}
 
 
 def _ended(folder: Path, purpose: str, *, warm: bool = False) -> list[Mapping[str, Any]]:
@@ -116,10 +128,11 @@ def _width(parts: Mapping[str, float]) -> float | None:
 
 
 def _parts(result: Mapping[str, Any]) -> Mapping[str, float]:
-    found: Mapping[str, float] = next(
-        score["parts"] for score in result["scores"] if score["reward"] == "chores/measures"
-    )
-    return found
+    for score in result["scores"]:
+        if score["reward"] == "chores/measures":
+            found: Mapping[str, float] = score["parts"]
+            return found
+    raise ConfigError("an attempt was not measured", where=result["key"]["task_id"], fix="the reward chores/measures")
 
 
 def groups(folder: Path) -> list[tuple[int, int, int, int, int]]:
@@ -178,4 +191,20 @@ def date(folder: Path) -> str:
 
 def seconds(folder: Path) -> float:
     """Wall clock of a whole run."""
-    return round(float(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["wall_s"]), 1)
+    return round(float(_summary(folder)["wall_s"]), 1)
+
+
+def machine(folder: Path) -> str:
+    """Processor and Python of a run."""
+    summary = _summary(folder)
+    return f"{summary['cpu']}, Python {summary['versions']['python']}"
+
+
+def commit(folder: Path) -> str:
+    """Revision of a run; empty outside of a repository."""
+    return str(_summary(folder)["commit"] or "")
+
+
+def _summary(folder: Path) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return found

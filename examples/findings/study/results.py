@@ -6,23 +6,21 @@ They are committed, so the page can be made of seeds that were run at different 
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import asdict, field, frozen
+from cattrs import BaseValidationError, Converter, transform_error
 
+from composer_core.errors import ConfigError
 from study import reading
 from study.findings import FINDINGS
-from study.recipes import HERE
+from study.recipes import HERE, chain
 from study.running import Runs
 
 FOLDER = HERE / "results"
-
-
-class ResultError(Exception):
-    """A file among the results is none."""
+CONVERTER = Converter(forbid_extra_keys=True)
+AGAIN = "move it away, and it is measured again"
 
 
 @frozen
@@ -35,12 +33,12 @@ class Result:
     revision: str
     """Of the repository when its runs began, marked with "+" where it had changes; empty outside of one."""
     machine: str
-    """Processor, its cores, Python."""
+    """Processor and Python that the arm's own run had."""
     command: str
     date: str
     """On which the arm's own run ended."""
     seconds: dict[str, float]
-    """Run -> wall clock; runs that findings share stand in each."""
+    """Run -> wall clock, of all in `runs_of`; runs that findings share stand in each."""
     before: reading.Table = field(factory=dict)
     """The evaluation before reinforcement learning, if the arm has one."""
     after: reading.Table = field(factory=dict)
@@ -58,18 +56,31 @@ def load(folder: Path = FOLDER) -> list[Result]:
     """Every result of a folder, in order of arms and seeds.
 
     Raises:
-        ResultError: a file is no result, or of no finding's arm.
+        ConfigError: a file is no result, is of no finding's arm or of another than its name says, or was read from
+            other runs than the arm is read from now.
     """
     found = []
     for file in sorted(folder.glob("*.json")):
         try:
-            one = Result(**json.loads(file.read_text(encoding="utf-8")))
-        except (TypeError, ValueError) as error:
-            raise ResultError(f"{file} is no result: {error}; fix: move it away, and it is measured again") from error
+            one = CONVERTER.structure(json.loads(file.read_text(encoding="utf-8")), Result)
+        except (BaseValidationError, ValueError) as error:
+            told = "; ".join(transform_error(error)) if isinstance(error, BaseValidationError) else str(error)
+            raise ConfigError(f"is no result: {told}", where=str(file), fix=AGAIN) from error
         if one.finding not in FINDINGS or one.arm not in FINDINGS[one.finding].arms:
-            raise ResultError(f"{file} is of no finding that there is; fix: move it away")
+            raise ConfigError("is of no finding that there is", where=str(file), fix="move it away")
+        if file != (named := path(one.finding, one.arm, one.seed, folder)):
+            raise ConfigError("is of another arm or seed than its name says", where=str(file), expected=named.name)
+        if [*one.seconds] != (runs := runs_of(one.finding, one.arm)):
+            was, now = ", ".join(one.seconds), ", ".join(runs)
+            raise ConfigError("was read from other runs", where=str(file), expected=now, found=was, fix=AGAIN)
         found.append(one)
     return sorted(found, key=lambda one: (one.finding, [*FINDINGS[one.finding].arms].index(one.arm), one.seed))
+
+
+def runs_of(finding: str, arm: str) -> list[str]:
+    """The runs that an arm is read from, with what they go on from; finding 6 names its arm."""
+    main, *times = FINDINGS[finding].arms[arm] or (None,)
+    return [*(chain(main) if main else [arm]), *times]
 
 
 def save(result: Result, folder: Path = FOLDER) -> Path:
@@ -102,26 +113,18 @@ def measure(finding: str, arm: str, seed: int, runs: Runs, command: str) -> Resu
         finding=finding,
         arm=arm,
         seed=seed,
-        revision=runs.revision(main, seed),
-        machine=machine(),
+        revision=runs.revision(runs_of(finding, arm), seed),
+        machine=reading.machine(folders[-1]),
         command=command,
         date=reading.date(folders[-1]),
         seconds={folder.name.rpartition("-")[0]: reading.seconds(folder) for folder in chains},
         before=reading.evaluation(folders[-1], "before"),
         after=after,
         groups=[list(group) for group in reading.groups(folders[-1])] if finding == "scaling" else [],
-        figures=reading.figures(folders[-1]) | _loss(finding, folders),
+        figures=reading.figures(folders[-1]) | _loss(finding, folders) | reading.voids(folders[-1]),
     )
 
 
 def _loss(finding: str, folders: Sequence[Path]) -> dict[str, float]:
     """What the imitation before has learned, where the finding asks for it."""
     return {"imitation_nll": reading.loss(folders[-2] / "model", folders[-1])} if finding == "pretraining" else {}
-
-
-def machine() -> str:
-    """What the runs ran on."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    cpu = names[0] if names else platform.machine()
-    return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}"

@@ -19,6 +19,7 @@ from attrs import field, frozen
 
 from composer_core.cli import Options
 from composer_core.commands.common import load_run
+from composer_core.errors import ConfigError
 from study.findings import FINDINGS
 from study.recipes import HERE, RECIPES, chain
 
@@ -39,10 +40,8 @@ TINY_STAGES = {
 
 OF_ARMS = {run for finding in FINDINGS.values() for runs in finding.arms.values() for run in runs}
 """The runs that findings are read from."""
-
-
-class OtherRunError(Exception):
-    """A run folder is not what would be made now."""
+MEASURES = "chores/measures"
+MOVE = "move it away"
 
 
 @frozen
@@ -58,13 +57,16 @@ class Runs:
         """Make the chains of runs, up to `jobs` at a time; returns those that failed, from which no run goes on.
 
         Raises:
-            ConfigError: a run file does not fit what is set in it; nothing began.
-            OtherRunError: a folder was made of another file, of other settings, or after another run; nothing began.
+            PluginError: a plugin of a run file is missing or broken; nothing began.
+            ConfigError: a run file does not fit what is set in it, or a folder was made of another file, of other
+                settings, or after another run; nothing began.
         """
         needed = {one for name in names for one in chain(name)}
         todo = [name for name in RECIPES if name in needed and not self._finished(name, seed)]
         for name in todo:
-            load_run(HERE / RECIPES[name].file, tuple(self._sets(name, seed)), Options())
+            config, _ = load_run(HERE / RECIPES[name].file, tuple(self._sets(name, seed)), Options())
+            if config.rewards and MEASURES not in [reward.use for reward in config.rewards]:
+                raise ConfigError("what the arm does would not be measured", where=f"rewards of {name}", fix=MEASURES)
         order = TopologicalSorter({name: {RECIPES[name].after} & {*todo} for name in todo})
         order.prepare()
         ready: list[str] = []
@@ -97,9 +99,9 @@ class Runs:
         """The run folders of a run's chain, itself last."""
         return [self.folder / f"{one}-{seed}" for one in chain(name)]
 
-    def revision(self, name: str, seed: int) -> str:
-        """Of the repository when each run of the chain began, those that differ."""
-        known = [_read(self._note(one, seed))["revision"] for one in chain(name)]
+    def revision(self, names: Iterable[str], seed: int) -> str:
+        """Of the repository when each of these runs began, those that differ."""
+        known = [_read(self._note(name, seed))["revision"] for name in names]
         return ", ".join(dict.fromkeys(known))
 
     def _note(self, name: str, seed: int) -> Path:
@@ -110,16 +112,16 @@ class Runs:
         return self.folder / f"{name}-{seed}.log"
 
     def _finished(self, name: str, seed: int) -> bool:
-        """Whether a run is; raises OtherRunError for a folder whose note is another than it would get, or missing."""
+        """Whether a run is; raises ConfigError for a folder whose note is another than it would get, or missing."""
         folder, note = self.folder / f"{name}-{seed}", self._note(name, seed)
         if not folder.exists():
             return False
         if not note.exists():
-            raise OtherRunError(f"{folder}: what it was made of is not known; expected: {note}; fix: move it away")
+            raise ConfigError("what it was made of is not known", where=str(folder), expected=str(note), fix=MOVE)
         known = _read(note)
         differing = [part for part, value in self._made_of(name, seed).items() if known.get(part) != value]
         if differing:
-            raise OtherRunError(f"{folder} was made of another {' and other '.join(differing)}; fix: move it away")
+            raise ConfigError(f"made of another {' and other '.join(differing)}", where=str(folder), fix=MOVE)
         return (folder / "summary.json").exists()
 
     def _begin(self, name: str, seed: int) -> subprocess.Popen[bytes]:
@@ -133,7 +135,7 @@ class Runs:
         sets += [f"model.path={json.dumps(str(self.folder / f'{after}-{seed}/model'))}"] if after else []
         words = ["train", str(HERE / RECIPES[name].file), "--run-dir", str(folder), "--or-resume"]
         words += [word for text in sets for word in ("--set", text)]
-        with self._log(name, seed).open("wb") as log:
+        with self._log(name, seed).open("ab") as log:  # why an earlier try ended stands there
             command = [sys.executable, "-m", "composer_core.cli", *words]
             return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -157,7 +159,7 @@ def _read(note: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise OtherRunError(f"{note} cannot be read: {error}; fix: move it and its run folder away") from error
+        raise ConfigError(f"cannot be read: {error}", where=str(note), fix=f"{MOVE}, and its run folder") from error
     return found
 
 

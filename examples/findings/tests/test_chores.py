@@ -109,7 +109,7 @@ def test_kinds_take_turns():
     assert counts == dict.fromkeys(KINDS, 12)
 
 
-@pytest.mark.parametrize("kinds", [("path",), ("path-0",), ("path-5",), ("file-1",), ()])
+@pytest.mark.parametrize("kinds", [("path",), ("path-0",), ("path-5",), ("file-1",), (), ("path-1", "path-1")])
 def test_a_kind_that_does_not_exist_is_refused(kinds):
     with pytest.raises(ValueError, match="kinds"):
         ChoresConfig(kinds=kinds)

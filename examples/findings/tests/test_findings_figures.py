@@ -1,25 +1,26 @@
 """What the page says follows from what was measured: on made-up results with known answers."""
 
-import json
 import math
 import tomllib
 from xml.etree import ElementTree
 
+import findings
 import pytest
-import torch
-from study import long_horizon, plots, reading
+from study import long_horizon, plots
 from study.curves import Sample, least_squares, rank_correlation, ranks, slope
 from study.effects import interval, measured, pooled, signed
 from study.findings import FINDINGS, Effect
 from study.page import arms_of, figure, found, judge, page, seeds_of
 from study.recipes import HERE, RECIPES, chain
-from study.results import Result, ResultError, load, path, save
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from study.results import Result, load, path, runs_of, save
 
 from composer_core import statistics
-from composer_core.columns import Column
-from composer_core.traces import encode
-from composer_core.types import Branch, SlotKey, Stop, Trace
+from composer_core.errors import ConfigError
+
+
+@pytest.fixture
+def all_resamples():
+    return statistics.RESAMPLES
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +42,9 @@ def table(**columns):
 
 
 def result(finding, arm, seed=1, **given):
-    known = {"revision": "abc", "machine": "m", "command": "c", "date": "2026-01-01", "seconds": {"base": 60.0}}
-    return Result(finding, arm, seed, **{**known, **given})
+    known = {"revision": "abc", "machine": "m", "command": "c", "date": "2026-01-01"}
+    seconds = dict.fromkeys(runs_of(finding, arm), 60.0) if arm in FINDINGS[finding].arms else {}
+    return Result(finding, arm, seed, **{**known, "seconds": seconds, **given})
 
 
 def arms(**tables):
@@ -120,6 +122,23 @@ def test_what_is_said_of_an_effect():
     assert verdict(0, low, high) == "fails"
     assert verdict(0, table(solved=0.2), table(solved=0.2)) == "open"
     assert verdict(None, high, low) == ""
+
+
+@pytest.mark.parametrize(("sign", "worse"), [(1, 0.4), (0, 0.7)])
+def test_the_other_way_round_and_no_worse_are_asked_of_each_seed_too(sign, worse):
+    """In the mean the first is below 0, and the second is above."""
+    mixed = arms(new=table(solved=0.4 if sign else 0.9), old=table(solved=0.8))
+    assert measured(Effect("e", "solved", "new", "old", sign), mixed).verdict == ("fails" if sign else "holds")
+    mixed["new"][2] = result("effort", "new", 2, after=table(solved=0.81 if sign else worse))
+    assert measured(Effect("e", "solved", "new", "old", sign), mixed).verdict == "open"
+
+
+def test_a_task_whose_attempts_were_all_void_but_for_those_that_ran_alone_is_in_what_is_of_these():
+    both = arms(new=table(alone_s=1.0, solved=0.5), old=table(alone_s=2.0, solved=0.5))
+    both["new"][1].after["t1"] = {"alone_s": 1.0}
+    assert measured(Effect("e", "alone_s", "new", "old", -1), both).tasks == 16
+    assert measured(Effect("e", "alone_s", "new", "old", -1, 2), both).tasks == 7
+    assert measured(Effect("e", "solved", "new", "old", 0), both).tasks == 15
 
 
 @pytest.mark.parametrize("level", [2.1, (1.0, 2.9)])
@@ -291,6 +310,26 @@ def test_a_seed_that_one_arm_lacks_does_not_count():
     made = [one for one in everything() if not (one.finding == "effort" and one.arm == "linear" and one.seed > 1)]
     assert seeds_of(FINDINGS["effort"], arms_of("effort", made)) == [1]
     assert "Of three seeds 1 has every arm." in paged(made)
+    apart = [one for one in made if one.finding != "effort" or (one.arm == "linear") == (one.seed == 1)]
+    section = paged(apart).partition("## 2. ")[2].partition("## 3. ")[0]
+    assert "**Reproduced**" not in section
+    assert "Of three seeds 0 have every arm." in section
+
+
+def test_a_claim_without_results_is_not_left_out_of_the_count():
+    made = [one for one in everything() if one.finding == "effort" and one.arm != "linear"]
+    asked = sum(effect.sign is not None for effect in FINDINGS["effort"].effects)
+    assert f"| 0 | {asked - 1} of {asked} |" in paged(made)
+
+
+def test_revisions_are_told_by_arm_where_arms_differ_in_them():
+    made = [one for one in everything() if one.finding == "evidence"]
+    assert "revision abc, " in paged(made)
+    newer = [
+        result("evidence", one.arm, one.seed, after=one.after, revision="abc, def" if one.arm == "none" else "abc")
+        for one in made
+    ]
+    assert "revision abc, def (none); abc (evidence), " in paged(newer)
 
 
 def test_what_a_finding_asks_beside_effects_and_has_no_result_of_is_told():
@@ -298,12 +337,18 @@ def test_what_a_finding_asks_beside_effects_and_has_no_result_of_is_told():
     for one in made:
         one.groups[:] = [[1, 0, 1, 8, 16]]  # a single step, before which nothing was spent
         one.figures.pop("imitation_nll", None)
-    with pytest.raises(KeyError):
-        paged(made)
-    made = [one for one in made if one.finding != "pretraining"]
     text = paged(made)
     assert "**Not measured yet**: mean reward for each doubling of tokens; best of 16 for each doubling" in text
-    assert ElementTree.fromstring(drawn("scaling", made)) is not None
+    assert "loss after imitation, 4 against 1; rank correlation of loss and solve rate." in text
+    for key in ("scaling", "pretraining"):
+        assert ElementTree.fromstring(drawn(key, made)) is not None
+
+
+def test_a_curve_and_its_figure_are_of_groups_of_16():
+    made = [one for one in everything() if one.finding == "scaling"]
+    before = paged(made), drawn("scaling", made)
+    made[0].groups.append([9, 1000, 1, 0, 8])
+    assert (paged(made), drawn("scaling", made)) == before
 
 
 def test_a_curve_that_does_not_rise_is_not_reproduced():
@@ -350,10 +395,26 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
 def test_a_result_of_no_finding_is_refused(tmp_path):
     save(result("effort", "none"), tmp_path).rename(tmp_path / "x.json")
     (tmp_path / "x.json").write_text((tmp_path / "x.json").read_text().replace('"none"', '"some"'))
-    with pytest.raises(ResultError, match="of no finding"):
+    with pytest.raises(ConfigError, match=r"of no finding.*\n.*x\.json"):
         load(tmp_path)
-    (tmp_path / "x.json").write_text('{"finding": "effort"}')
-    with pytest.raises(ResultError, match=r"x\.json is no result: .*missing.*fix"):
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ('"seed": 1', '"seed": "one"', r"no result: .*invalid.*int.*seed"),
+        ('"seed": 1', '"sead": 1', "no result: .*seed"),
+        ('"after": {}', '"after": null', "no result: .*after"),
+        ('"seed": 1', '"seed": 2', "of another arm or seed(.|\n)*effort-none-2.json"),
+        ('"manners"', '"habits"', "read from other runs(.|\n)*base, manners, effort-none(.|\n)*measured again"),
+        ("{", "", "no result: .*"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused(tmp_path, was, now, said):
+    file = save(result("effort", "none"), tmp_path)
+    assert was in file.read_text()
+    file.write_text(file.read_text().replace(was, now, 1))
+    with pytest.raises(ConfigError, match=said):
         load(tmp_path)
 
 
@@ -364,20 +425,22 @@ def test_what_we_think_is_of_findings_that_there_are_and_stands_under_them():
     assert "a guess where no figure stands: Waste is waste." in section
 
 
-def test_committed_results_are_of_arms_that_there_are():
-    for one in load():
-        assert path(one.finding, one.arm, one.seed).is_file()
-        assert one.after
-        assert one.command
-        assert one.machine
+def test_the_page_and_its_figures_are_what_the_committed_results_give(tmp_path, monkeypatch, all_resamples):
+    monkeypatch.setattr(statistics, "RESAMPLES", all_resamples)
+    assert findings.main(["--page", "--out", str(tmp_path)]) == 0
+    for key in FINDINGS:
+        assert (tmp_path / f"findings/{key}.svg").read_text() == (findings.DOCS / f"findings/{key}.svg").read_text()
+    assert (tmp_path / "findings.md").read_text() == (findings.DOCS / "findings.md").read_text()
 
 
-def test_every_arm_names_runs_and_every_chain_begins_with_nothing():
-    for finding in FINDINGS.values():
-        for names in finding.arms.values():
-            for name in names:
-                assert RECIPES[chain(name)[0]].after is None
-                assert RECIPES[name].file
+def test_committed_results_are_of_every_arm_and_three_seeds():
+    found = {(one.finding, one.arm, one.seed) for one in load() if one.after and one.command and one.machine}
+    assert found == {(key, arm, seed) for key, one in FINDINGS.items() for arm in one.arms for seed in (1, 2, 3)}
+
+
+def test_every_run_has_a_file_and_every_chain_ends_with_its_arm():
+    assert all((HERE / recipe.file).is_file() for recipe in RECIPES.values())
+    assert {name for name, recipe in RECIPES.items() if recipe.after is None} == {"base", "base-quarter", "base-four"}
     assert chain("parallel-effort-alone") == ["base", "manners-parallel", "parallel-effort", "parallel-effort-alone"]
 
 
@@ -392,114 +455,3 @@ def test_a_long_horizon_that_was_not_run_is_told(tmp_path):
     (tmp_path / "self-2").mkdir()
     (tmp_path / "self-2/summary.json").write_text("{}")
     assert len(long_horizon.missing(tmp_path, 2)) == 2
-
-
-# --- reading ---
-
-
-def ended(task, attempt, outcome, purpose="after/main", **parts):
-    known = dict.fromkeys((*reading.PARTS, "reading_turns", "writing_turns"), 0.0)
-    key = {"task_id": task, "attempt": attempt, "stage": "rl", "moment": ""}
-    stats = {"calls": 4.0, "turns": 3.0, "tokens": 100.0, "wall_s": parts.pop("wall_s", 2.0)}
-    score = {"reward": "chores/measures", "parts": {**known, "bugs": 1.0, "excess": 2.0, **parts}}
-    verdict = {"outcome": outcome, "cause": None}
-    return {"event": "EpisodeEnded", "purpose": purpose, "result": {
-        "key": key, "verdict": verdict, "scores": [{"reward": "x", "parts": {}}, score], "stats": stats}}  # fmt: skip
-
-
-def events(folder, *found):
-    (folder / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found))
-    return folder
-
-
-def test_tables_are_means_over_attempts_and_voids_are_none(tmp_path):
-    run = events(
-        tmp_path,
-        ended("a-path-1-0", 0, "solved", looks=1.0, excess=9.0),
-        ended("a-path-1-0", 0, "solved", looks=1.0),  # made again after an interruption
-        ended(
-            "a-path-1-0",
-            1,
-            "failed",
-            looks=3.0,
-            excess=-1.0,
-            reads=2.0,
-            reading_turns=1.0,
-            writes=1.0,
-            writing_turns=1.0,
-        ),
-        ended("a-path-1-0", 2, "void"),
-        ended("b-path-1-0", 0, "failed"),
-        ended("a-path-1-0", 0, "failed", "before/main"),
-        ended("a-path-1-0", 0, "failed", "rl"),
-    )
-    found = reading.evaluation(run, "after")
-    assert (found["a-path-1-0"]["solved"], found["a-path-1-0"]["best"]) == (0.5, 1.0)
-    assert (found["a-path-1-0"]["looks"], found["a-path-1-0"]["excess"], found["a-path-1-0"]["over"]) == (2.0, 2.0, 1.0)
-    assert (found["a-path-1-0"]["width"], found["b-path-1-0"]["width"]) == (1.5, None)
-    assert (found["b-path-1-0"]["excess"], found["b-path-1-0"]["attempts"]) == (None, 1.0)
-    assert reading.evaluation(run, "before")["a-path-1-0"]["solved"] == 0.0
-
-
-def test_times_leave_the_first_episode_out(tmp_path):
-    episodes = [ended("a-path-1-0", at, "solved", wall_s=9.0 if not at else float(at)) for at in range(4)]
-    assert reading.alone(events(tmp_path, *episodes)) == {"a-path-1-0": 2.0}
-    again = [*episodes, {"event": "RunStarted"}, ended("a-path-1-0", 4, "solved", wall_s=9.0)]
-    assert reading.alone(events(tmp_path, *again)) == {"a-path-1-0": 2.0}, "a resumed run warms up once more"
-
-
-def step(number, stage="rl", **metrics):
-    return {"event": "StepEnded", "stage": stage, "step": number, "metrics": metrics}
-
-
-def test_groups_are_told_with_the_tokens_before_their_step_and_steps_made_again_once(tmp_path):
-    def scored(number, task, episodes):
-        return {"event": "GroupScored", "group": f"g{number}", "task_id": task, "episodes": episodes}
-
-    last = [
-        event
-        for number in (2, 3)
-        for event in (
-            ended(f"train-path-1-{number}", 0, "solved", "rl"),
-            scored(number, f"train-path-1-{number}", [f"rl-train-path-1-{number}-0"]),
-            step(number),
-        )
-    ]
-    run = events(
-        tmp_path,
-        ended("train-path-2-7", 0, "solved", "rl"),
-        ended("train-path-2-7", 1, "failed", "rl"),
-        scored(1, "train-path-2-7", ["rl-train-path-2-7-0", "rl-train-path-2-7-1"]),
-        step(1),
-        *last,
-        *last,
-    )
-    assert reading.groups(run) == [(1, 0, 2, 1, 2), (2, 200, 1, 1, 1), (3, 300, 1, 1, 1)]
-
-
-def test_figures_are_of_all_steps_or_pooled_by_the_last(tmp_path):
-    run = events(
-        tmp_path, *(step(n, parity_median=n / 10, parity_p999=n / 10, weight_mean=float(n)) for n in (1, 2, 3))
-    )
-    expected = {"parity_median": 0.2, "parity_p999": 0.3, "weight_mean": 2.0}
-    assert reading.figures(run) == pytest.approx(expected)
-
-
-def test_a_loss_is_that_of_what_the_demonstrator_wrote(tmp_path):
-    """Of four ids the last two were sampled; each is foretold by those before it."""
-    config = Qwen3MoeConfig(
-        vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8
-    )
-    model = Qwen3MoeForCausalLM(config)
-    model.save_pretrained(tmp_path / "model")
-    ids = torch.tensor([[1, 2, 3, 4]])
-    logprobs = Qwen3MoeForCausalLM.from_pretrained(tmp_path / "model").eval()(ids).logits[0].log_softmax(-1)
-    expected = -float((logprobs[1, 3] + logprobs[2, 4]).detach()) / 2
-    branch = Branch(
-        Column.of("I32", [1, 2, 3, 4]), Column.of("U8", [0, 0, 1, 1]), Column.of("F32", [0.0] * 4), ((-1, 2), (0, 2))
-    )
-    trace = Trace(SlotKey("t", 0), "g", (), (branch,), (), Stop.FINISHED)
-    (tmp_path / "one.trace").write_bytes(encode(trace))
-    event = ended("t-path-1-0", 0, "ungraded", "before/demonstrated")
-    event["result"]["trace"] = {"uri": "one.trace"}
-    assert reading.loss(tmp_path / "model", events(tmp_path, event)) == pytest.approx(expected, rel=1e-5)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from study import results, running
 from study.findings import FINDINGS
 from study.recipes import HERE, RECIPES, chain
-from study.running import OtherRunError, Runs
+from study.running import Runs
 
 from composer_core.config import load
+from composer_core.errors import ConfigError, PluginError
 from composer_core.rundir import RunDir
 from composer_core.types import Limits
 from composer_plugin_behavior.config import EffortConfig
@@ -116,7 +118,8 @@ def test_a_finding_in_miniature_goes_from_nothing_to_its_page(tmp_path):
     assert "Not measured yet" not in section
     assert "Of three seeds 1 has every arm." in section
     assert "What we think of it" not in section, "of figures that these are not"
-    assert "nothing of this is a finding" in done.stdout
+    assert "nothing of this is a finding" in done.stdout.partition("## 4. ")[0]
+    assert done.stdout.count("## ") == 1, "of what was asked for alone"
 
 
 class Trained:
@@ -161,7 +164,9 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(running.subprocess, "Popen", start)
     monkeypatch.setattr(running.time, "sleep", lambda _: None)
-    monkeypatch.setattr(running, "load_run", lambda path, sets, _: load(path, sets))  # the plugin is not installed here
+    monkeypatch.setattr(
+        running, "load_run", lambda path, sets, _: (load(path, sets), None)
+    )  # the plugin is not installed here
     monkeypatch.setattr(running, "revision", lambda: "abc")
     monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
     return made
@@ -174,7 +179,7 @@ def measured(monkeypatch, tmp_path, trained):
 
     def measure(key, arm, seed, runs, command):
         read.append((key, arm, seed))
-        return results.Result(key, arm, seed, "abc", "", command, "", {})
+        return results.Result(key, arm, seed, "abc", "", command, "", dict.fromkeys(results.runs_of(key, arm), 0.0))
 
     monkeypatch.setattr(findings.results, "measure", measure)
     monkeypatch.setattr(findings, "write", lambda found, out: None)
@@ -217,18 +222,18 @@ def test_after_a_failed_run_all_is_made_that_does_not_go_on_from_it(tmp_path, tr
     assert measured[1:] == [("parallel", "none", 1), ("parallel", "effort", 1)]
 
 
-@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (lambda: SystemExit(143), 143)])
-def test_a_signal_ends_the_runs_under_way(monkeypatch, tmp_path, trained, measured, raised, code):
-    def signalled(_):
-        raise raised()
-
-    monkeypatch.setattr(running.time, "sleep", signalled)
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_runs_under_way(monkeypatch, tmp_path, trained, measured, capsys, sent, code):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(running.time, "sleep", lambda _: signal.raise_signal(sent))
     try:
         found = ask(tmp_path, "pretraining", "--jobs", "2")
     except SystemExit as error:
         found = error.code
     assert found == code
     assert {name: process.stopped for name, process in trained.items()} == {"base-1": True, "base-four-1": True}
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "resumes each run from what it committed last" in capsys.readouterr().err
 
 
 def test_one_at_a_time_makes_the_runs_of_a_folder(tmp_path, trained, measured, capsys):
@@ -238,7 +243,10 @@ def test_one_at_a_time_makes_the_runs_of_a_folder(tmp_path, trained, measured, c
     assert not trained
 
 
-@pytest.mark.parametrize(("words", "said"), [(["efort"], "did you mean 'effort'?"), (["--jobs", "0"], "at least 1")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["efort"], "did you mean 'effort'?"), (["--jobs", "0"], "at least 1"), (["--seeds", "-1"], "at least 1")],
+)
 def test_what_cannot_be_asked_is_refused(capsys, words, said):
     with pytest.raises(SystemExit) as ended:
         findings.main(words)
@@ -248,10 +256,46 @@ def test_what_cannot_be_asked_is_refused(capsys, words, said):
 
 def test_nothing_is_written_over_by_a_try_out_or_a_page_of_nothing(tmp_path, trained, capsys):
     assert findings.main(["effort", "--set", "limits.turns=9"]) == 2
-    assert "give it --results and --out of its own" in capsys.readouterr().err
-    assert ask(tmp_path, "--page") == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "give it --results, --out and --runs of its own" in capsys.readouterr().err
+    assert findings.main(["--page", f"--results={tmp_path / 'none'}"]) == 2
+    assert "the page would be empty" in capsys.readouterr().err
+    committed = os.path.relpath(results.FOLDER)
+    own = [f"--{name}={tmp_path}" for name in ("runs", "out")]
+    assert findings.main(["effort", "--set", "limits.turns=9", f"--results={committed}", *own]) == 2
+    assert "give it --results, --out and --runs of its own" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--page", "effort"], "--page makes no use of findings"),
+        (["--page", "--set", "seed=2", "--quick"], "--page makes no use of quick, set"),
+        (["--quick", "--out", "build"], "--quick makes no use of out"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(trained, capsys, words, said):
+    assert findings.main(words) == 2
+    assert said in capsys.readouterr().err
+    assert not trained
+
+
+def test_a_task_set_that_is_not_installed_and_a_plugin_that_is_not_are_named(monkeypatch, tmp_path, trained, capsys):
+    def missing(*_):
+        raise PluginError("no plugin is called 'behavior'")
+
+    monkeypatch.setattr(running, "load_run", missing)
+    assert ask(tmp_path, "effort") == 2
+    assert "behavior" in capsys.readouterr().err
+    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: [])
+    assert ask(tmp_path, "effort") == 2
+    assert "pip install ./examples/findings" in capsys.readouterr().err
+
+
+def test_an_arm_that_would_not_be_measured_is_told_before_anything_begins(tmp_path, trained, capsys):
+    assert ask(tmp_path, "effort", "--set", 'rewards=[{use="hidden-tests/hidden-tests"}]') == 2
+    assert "would not be measured" in capsys.readouterr().err
+    assert not trained
 
 
 def test_a_setting_that_does_not_fit_is_told_before_anything_begins(tmp_path, trained, capsys):
@@ -271,19 +315,21 @@ def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(m
     assert [Path(process.words[4]).name for process in trained.values()] == ["base.toml", "habits.toml"]
     assert f'model.path="{tmp_path / "base-1/model"}"' in trained["habits-1"].words
     monkeypatch.setattr(running, "revision", lambda: "def")
-    assert Runs(tmp_path).revision("habits", 1) == "abc"
+    assert Runs(tmp_path).revision(["base", "habits"], 1) == "abc"
+    Runs(tmp_path).make(["scaling"], 1, 1)
+    assert Runs(tmp_path).revision(chain("scaling"), 1) == "abc, def"
     note = tmp_path / "base-1.json"
     note.write_text(note.read_text().replace("seed=1", "seed=1.0"))
-    with pytest.raises(OtherRunError, match="base-1 was made of another settings; fix: move it away"):
+    with pytest.raises(ConfigError, match=r"another settings\n.*base-1\n.*move it away"):
         Runs(tmp_path).make(["habits"], 1, 1)
     note.write_text("{")
-    with pytest.raises(OtherRunError, match=r"base-1\.json cannot be read"):
+    with pytest.raises(ConfigError, match=r"cannot be read.*\n.*base-1\.json"):
         Runs(tmp_path).make(["habits"], 1, 1)
     note.unlink()
-    with pytest.raises(OtherRunError, match=r"base-1: what it was made of is not known; expected: .*base-1\.json"):
+    with pytest.raises(ConfigError, match=r"not known\n.*base-1\n.*base-1\.json"):
         Runs(tmp_path).make(["habits"], 1, 1)
     shutil.rmtree(tmp_path / "base-1")
-    with pytest.raises(OtherRunError, match="habits-1 was made of another run before"):
+    with pytest.raises(ConfigError, match=r"another run before\n.*habits-1"):
         Runs(tmp_path).make(["habits"], 1, 1)  # base is to be made anew, by another revision
 
 

@@ -44,15 +44,22 @@ def test_its_policies_compute_what_a_run_with_the_kernel_computes(cached):
     assert (ours - hidden(plain, cached)).abs().max() > 1e-3
 
 
-def test_a_sampler_is_built_of_two():
-    async def body():
-        sampler = build(ContinuousConfig(context_tokens=32, slots=2), context())
-        try:
-            return dict(sampler.stats())
-        finally:
-            await sampler.close()
+def test_a_sampler_is_built_of_two_that_both_have_the_kernel_and_share_nothing():
+    made = []
 
-    assert "tokens" in asyncio.run(body())
+    def get(kind):
+        made.append(build_tiny_moe(TINY, PLAIN))
+        return made[-1]
+
+    async def body():
+        sampler = build(ContinuousConfig(context_tokens=32, slots=2), BuildContext(Path(), seed=1, get=get))
+        await sampler.close()
+
+    asyncio.run(body())
+    one, other = made
+    assert not {weight.data_ptr() for weight in one.parameters()} & {weight.data_ptr() for weight in other.parameters()}
+    plain = hidden(build_tiny_moe(TINY, PLAIN), cached=False)
+    assert all((hidden(policy, cached=False) - plain).abs().max() > 1e-3 for policy in made)
 
 
 def test_a_policy_without_experts_is_refused():

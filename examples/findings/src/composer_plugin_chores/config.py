@@ -16,6 +16,8 @@ def _kinds(config: ChoresConfig, attribute: Attribute[tuple[str, ...]], kinds: t
         if named not in NAMED or bugs not in map(str, range(1, MOST_BUGS + 1)):
             known = f"{' or '.join(NAMED)}, a dash, and 1 to {MOST_BUGS}"
             raise ValueError(f"{attribute.name} holds {kind!r}; each is {known}, such as path-2")
+    if len({*kinds}) < len(kinds):
+        raise ValueError(f"{attribute.name} holds {', '.join(kinds)}; each once, or tasks would share their ids")
     if not kinds:
         raise ValueError(f"{attribute.name} is empty, so there would be no task")
 
