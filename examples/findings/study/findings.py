@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
+from study.recipes import ROUNDS
+
 BLOG = "https://cursor.com/blog"
 REPORT = "Composer 2 technical report, arXiv 2603.24477"
 NOT_WORSE = -0.05
@@ -46,7 +48,7 @@ class Finding:
     ran: str
     """What we ran, in a paragraph."""
     arms: Mapping[str, tuple[str, ...]]
-    """Arm -> the runs that it is read from: the first one's evaluations and steps, the second one's times."""
+    """Arm -> the runs that it is read from: the first one's evaluations and steps, the times of the others."""
     effects: tuple[Effect, ...] = ()
     plot: str = "effects"
     """Which figure: effects, scaling or pretraining."""
@@ -111,8 +113,11 @@ FINDINGS: Mapping[str, Finding] = {
         "in one, which makes a sixth of the turns, and a superfluous call is made on the average; an imitation of its "
         "own teaches both ways, since a price can favor only what succeeds. Then reinforcement learning with and "
         "without a penalty on turns alone. The critical path is the number of turns; times are of episodes that run "
-        "alone, 16 tasks x 4 attempts.",
-        {name: (f"parallel-{name}", f"parallel-{name}-alone") for name in ("none", "effort")},
+        "alone, 16 tasks x 4 attempts, the median of three rounds in which the arms take turns.",
+        {
+            name: (f"parallel-{name}", *(f"parallel-{name}-alone-{turn}" for turn in ROUNDS))
+            for name in ("none", "effort")
+        },
         (
             Effect("reads of a turn with reads, writes of one with writes", "width", "effort", "none", 1),
             Effect("turns of a task", "turns", "effort", "none", -1),

@@ -7,7 +7,7 @@ Tables hold means over a task's attempts, since a task is what intervals resampl
     excess                the same of attempts that solved it (a task that none solved has none)
     width                 reads of a turn with reads and writes of one with writes, of attempts that have such turns
     calls, turns, tokens, looks, reads, writes, needless, blind      of all attempts
-    alone_s               wall clock of an attempt that ran by itself
+    alone_s               wall clock of an attempt that ran by itself, the median of three rounds
 
 Legend: T tokens of a branch, V vocabulary.
 """
@@ -19,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from composer_core.errors import ConfigError
@@ -45,13 +46,20 @@ def evaluation(folder: Path, moment: str) -> Table:
     return {task: _columns(results) for task, results in sorted(tasks.items())}
 
 
-def alone(folder: Path) -> dict[str, float]:
-    """Task -> mean seconds of an episode that ran by itself; each process's first one, which warms up, is left out."""
-    tasks = defaultdict(list)
-    for result in _ended(folder, "after/main", warm=True):
-        if result["verdict"]["outcome"] in ("solved", "failed"):
-            tasks[result["key"]["task_id"]].append(float(result["stats"]["wall_s"]))
-    return {task: mean(values) for task, values in sorted(tasks.items())}
+def alone(folders: Sequence[Path]) -> dict[str, float]:
+    """Task -> seconds of an episode that ran by itself: the mean over attempts, of that the median over runs.
+
+    The first episode of each process, which warms up, is left out.
+    """
+    found = defaultdict(list)
+    for folder in folders:
+        tasks = defaultdict(list)
+        for result in _ended(folder, "after/main", warm=True):
+            if result["verdict"]["outcome"] in ("solved", "failed"):
+                tasks[result["key"]["task_id"]].append(float(result["stats"]["wall_s"]))
+        for task, values in tasks.items():
+            found[task].append(mean(values))
+    return {task: median(values) for task, values in sorted(found.items())}
 
 
 def loss(model: Path, folder: Path) -> float:

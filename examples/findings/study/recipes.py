@@ -20,6 +20,8 @@ ALONE = (
     "evaluations.main.tasks=16",
 )
 """One episode at a time, for times that depend on nothing beside it."""
+ROUNDS = ("a", "b", "c")
+"""Arms take turns in being timed, since a machine's speed drifts."""
 TOGETHER = ('tasks.kinds=["path-3"]', "samplers.worker.parallel_share=0.5", "samplers.worker.waste_share=0.25")
 """Half of the attempts, and so about a sixth of the turns, have calls in parallel, so that this way is learned too.
 Half as much is wasted as in manners.toml."""
@@ -53,8 +55,11 @@ RECIPES: Mapping[str, Recipe] = {
     "effort-concave": Recipe("effort.toml", "manners"),
     "parallel-none": Recipe("parallel.toml", "manners-parallel", (PLAIN,)),
     "parallel-effort": Recipe("parallel.toml", "manners-parallel"),
-    "parallel-none-alone": Recipe("parallel.toml", "parallel-none", (PLAIN, *ALONE)),
-    "parallel-effort-alone": Recipe("parallel.toml", "parallel-effort", ALONE),
+    **{
+        f"parallel-{arm}-alone-{turn}": Recipe("parallel.toml", f"parallel-{arm}", settings)
+        for turn in ROUNDS
+        for arm, settings in (("none", (PLAIN, *ALONE)), ("effort", ALONE))
+    },
     "evidence-none": Recipe("evidence.toml", "manners", (PLAIN,)),
     "evidence-reward": Recipe("evidence.toml", "manners"),
     "base-four": Recipe("base.toml", None, _amount(4)),

@@ -104,11 +104,9 @@ def measure(finding: str, arm: str, seed: int, runs: Runs, command: str) -> Resu
     main, *times = FINDINGS[finding].arms[arm]
     folders = runs.folders(main, seed)
     after = reading.evaluation(folders[-1], "after")
-    chains = [*folders]
-    for name in times:
-        chains.append(runs.folders(name, seed)[-1])
-        for task, wall_s in reading.alone(chains[-1]).items():
-            after.setdefault(task, {})["alone_s"] = wall_s
+    timed = [runs.folders(name, seed)[-1] for name in times]
+    for task, wall_s in reading.alone(timed).items():
+        after.setdefault(task, {})["alone_s"] = wall_s
     return Result(
         finding=finding,
         arm=arm,
@@ -117,7 +115,7 @@ def measure(finding: str, arm: str, seed: int, runs: Runs, command: str) -> Resu
         machine=reading.machine(folders[-1]),
         command=command,
         date=reading.date(folders[-1]),
-        seconds={folder.name.rpartition("-")[0]: reading.seconds(folder) for folder in chains},
+        seconds={folder.name.rpartition("-")[0]: reading.seconds(folder) for folder in (*folders, *timed)},
         before=reading.evaluation(folders[-1], "before"),
         after=after,
         groups=[list(group) for group in reading.groups(folders[-1])] if finding == "scaling" else [],

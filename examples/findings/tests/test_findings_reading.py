@@ -63,9 +63,15 @@ def test_tables_are_means_over_attempts_and_voids_are_none(tmp_path):
 
 def test_times_leave_the_first_episode_out(tmp_path):
     episodes = [ended("a-path-1-0", at, "solved", wall_s=9.0 if not at else float(at)) for at in range(4)]
-    assert reading.alone(events(tmp_path, *episodes)) == {"a-path-1-0": 2.0}
+    assert reading.alone([events(tmp_path, *episodes)]) == {"a-path-1-0": 2.0}
     again = [*episodes, {"event": "RunStarted"}, ended("a-path-1-0", 4, "solved", wall_s=9.0)]
-    assert reading.alone(events(tmp_path, *again)) == {"a-path-1-0": 2.0}, "a resumed run warms up once more"
+    assert reading.alone([events(tmp_path, *again)]) == {"a-path-1-0": 2.0}, "a resumed run warms up once more"
+    rounds = []
+    for wall_s in (1.0, 9.0, 2.0):
+        (folder := tmp_path / str(wall_s)).mkdir()
+        warm, other = ended("a-path-1-0", 0, "solved"), ended("b-path-1-0", 0, "failed", wall_s=3 * wall_s)
+        rounds.append(events(folder, warm, ended("a-path-1-0", 1, "solved", wall_s=wall_s), other))
+    assert reading.alone(rounds) == {"a-path-1-0": 2.0, "b-path-1-0": 6.0}
 
 
 def step(number, stage="rl", **metrics):

@@ -95,7 +95,7 @@ def test_arms_of_finding_7_differ_in_the_experts_of_the_trainer_alone():
 
 
 def test_timing_runs_train_nothing_and_make_one_episode_at_a_time():
-    alone = config("parallel-effort-alone")
+    alone = config("parallel-effort-alone-c")
     assert not alone.stages
     assert alone.executor.settings["max_concurrent"] == 1
 
@@ -195,13 +195,13 @@ def test_runs_go_side_by_side_and_those_whose_times_count_come_after_alone(tmp_p
     assert ask(tmp_path, "parallel", "evidence", "--seeds", "1", "2", f"--jobs={jobs}") == 0
     arms = [("parallel", "none"), ("parallel", "effort"), ("evidence", "none"), ("evidence", "evidence")]
     assert measured == [(*arm, seed) for seed in (1, 2) for arm in arms]
-    alone = {"parallel-none-alone", "parallel-effort-alone"}
+    alone = [f"parallel-{arm}-alone-{turn}" for turn in "abc" for arm in ("none", "effort")]
     of_parallel = {"manners-parallel", "parallel-none", "parallel-effort"}
     side_by_side = {"base", "manners", "evidence-none", "evidence-reward"} | of_parallel
-    assert set(trained) == {f"{name}-{seed}" for name in alone | side_by_side for seed in (1, 2)}
+    assert set(trained) == {f"{name}-{seed}" for name in {*alone, *side_by_side} for seed in (1, 2)}
     assert max(process.beside for process in trained.values()) == jobs - 1
     assert all(trained[f"{name}-1"].beside == 0 for name in alone)
-    assert {name.rpartition("-")[0] for name in [*trained][:9][7:]} == alone
+    assert [name.rpartition("-")[0] for name in [*trained][7:13]] == alone, "arms take turns"
     assert all("threads=1" in process.words for process in trained.values())
     assert ask(tmp_path, "parallel", "--seeds", "1") == 0
     assert len(measured) == 8, "what has a result is not measured again"
@@ -334,7 +334,7 @@ def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(m
 
 
 def test_what_is_set_to_try_out_holds_in_every_run_that_an_arm_is_read_from(tmp_path, trained):
-    Runs(tmp_path, settings=["limits.turns=9"]).make(["parallel-none-alone"], 1, 1)
+    Runs(tmp_path, settings=["limits.turns=9"]).make(["parallel-none-alone-a"], 1, 1)
     asked = {name: "limits.turns=9" in process.words for name, process in trained.items()}
-    shared, own = ("base-1", "manners-parallel-1"), ("parallel-none-1", "parallel-none-alone-1")
+    shared, own = ("base-1", "manners-parallel-1"), ("parallel-none-1", "parallel-none-alone-a-1")
     assert asked == dict.fromkeys(shared, False) | dict.fromkeys(own, True)
