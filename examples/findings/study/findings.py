@@ -119,7 +119,7 @@ FINDINGS: Mapping[str, Finding] = {
             for name in ("none", "effort")
         },
         (
-            Effect("reads of a turn with reads, writes of one with writes", "width", "effort", "none", 1),
+            Effect("reads, or writes, of a turn that has any", "width", "effort", "none", 1),
             Effect("turns of a task", "turns", "effort", "none", -1),
             Effect("seconds of a task, alone", "alone_s", "effort", "none", -1),
             Effect(OVER, "over", "effort", "none", None),

@@ -17,10 +17,7 @@ from study.results import Result, load, path, runs_of, save
 from composer_core import statistics
 from composer_core.errors import ConfigError
 
-
-@pytest.fixture
-def all_resamples():
-    return statistics.RESAMPLES
+RESAMPLES = statistics.RESAMPLES
 
 
 @pytest.fixture(autouse=True)
@@ -425,8 +422,8 @@ def test_what_we_think_is_of_findings_that_there_are_and_stands_under_them():
     assert "a guess where no figure stands: Waste is waste." in section
 
 
-def test_the_page_and_its_figures_are_what_the_committed_results_give(tmp_path, monkeypatch, all_resamples):
-    monkeypatch.setattr(statistics, "RESAMPLES", all_resamples)
+def test_the_page_and_its_figures_are_what_the_committed_results_give(tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics, "RESAMPLES", RESAMPLES)
     assert findings.main(["--page", "--out", str(tmp_path)]) == 0
     for key in FINDINGS:
         assert (tmp_path / f"findings/{key}.svg").read_text() == (findings.DOCS / f"findings/{key}.svg").read_text()
