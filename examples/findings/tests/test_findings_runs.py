@@ -225,11 +225,14 @@ def test_after_a_failed_run_all_is_made_that_does_not_go_on_from_it(tmp_path, tr
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_runs_under_way(monkeypatch, tmp_path, trained, measured, capsys, sent, code):
     before = signal.getsignal(signal.SIGTERM)
+    interrupting = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     monkeypatch.setattr(running.time, "sleep", lambda _: signal.raise_signal(sent))
     try:
         found = ask(tmp_path, "pretraining", "--jobs", "2")
     except SystemExit as error:
         found = error.code
+    finally:
+        signal.signal(signal.SIGINT, interrupting)
     assert found == code
     assert {name: process.stopped for name, process in trained.items()} == {"base-1": True, "base-four-1": True}
     assert signal.getsignal(signal.SIGTERM) is before
