@@ -50,7 +50,8 @@ def measured(options: argparse.Namespace) -> Results:
     pairs = list(product(RUNS, seeds))
     with ThreadPoolExecutor(options.jobs) as pool:  # each run is a process of its own
         begun = list(pool.map(lambda seed: base(seed, options.runs), seeds))
-        folders = dict(zip(pairs, pool.map(lambda pair: run(*pair, options.runs, options.set), pairs), strict=True))
+        finished = pool.map(lambda pair: run(pair[0], pair[1], options.runs, options.set), pairs)
+        folders = dict(zip(pairs, finished, strict=True))
     found = {name: [read(folders[arm.run, seed], arm.moment) for seed in seeds] for name, arm in ARMS.items()}
     given = " ".join(["python", "examples/long_horizon/long_horizon.py", *sys.argv[1:]])
     cpu = json.loads((folders["self", seeds[0]] / "summary.json").read_text(encoding="utf-8"))["cpu"]

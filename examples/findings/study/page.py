@@ -128,7 +128,7 @@ def further(finding: Finding, arms: Arms) -> list[Found | Correlation]:
         slopes = [slope(title, curve(seeds, y)) for title, y in zip(FURTHER["scaling"], heights, strict=True)]
         return [one for one in slopes if one]
     if finding.plot == "pretraining":
-        correlation = rank_correlation(*FURTHER["pretraining"], pretraining_points(arms))
+        correlation = rank_correlation(FURTHER["pretraining"][0], pretraining_points(arms))
         return [correlation] if correlation else []
     return []
 
@@ -228,7 +228,7 @@ def figure(key: str, rows: Sequence[Found | Correlation], arms: Arms) -> str | N
 def _scaling(seeds: Mapping[int, Result]) -> list[plots.Series]:
     """Of one broken file and of two: means over groups that lie close together, and the line through all of them."""
     groups = [group for result in seeds.values() for group in _later(result)]
-    named = {
+    named: dict[str, tuple[int, Callable[[int, int], float]]] = {
         "mean, one broken file": (1, lambda won, size: won / size),
         "mean, two": (2, lambda won, size: won / size),
         "best of 16, two": (2, lambda won, size: float(won > 0)),

@@ -44,11 +44,15 @@ MEASURES = "chores/measures"
 MOVE = "move it away"
 
 
+def _absolute(folder: Path) -> Path:
+    return folder.resolve()
+
+
 @frozen
 class Runs:
     """Where runs lie, and what is set in each."""
 
-    folder: Path = field(converter=Path.resolve)
+    folder: Path = field(converter=_absolute)
     quick: bool = False
     settings: tuple[str, ...] = field(default=(), converter=tuple)
     """For every run that an arm is read from: to try something out. Runs that findings share stay as they are."""
@@ -67,7 +71,7 @@ class Runs:
             config, _ = load_run(HERE / RECIPES[name].file, tuple(self._sets(name, seed)), Options())
             if config.rewards and MEASURES not in [reward.use for reward in config.rewards]:
                 raise ConfigError("what the arm does would not be measured", where=f"rewards of {name}", fix=MEASURES)
-        order = TopologicalSorter({name: {RECIPES[name].after} & {*todo} for name in todo})
+        order = TopologicalSorter({name: {*chain(name)[-2:-1]} & {*todo} for name in todo})
         order.prepare()
         ready: list[str] = []
         running: dict[str, subprocess.Popen[bytes]] = {}

@@ -68,7 +68,8 @@ def read(folder: Path, moment: str) -> Measured:
     def of_one(part: str) -> float:
         """Mean over summaries, of which an episode gives its mean and their count."""
         of_all = [score["parts"].get(part, 0.0) * count for score, count in zip(probes, segments, strict=True)]
-        return sum(of_all) / max(1.0, sum(segments))
+        found: float = sum(of_all) / max(1.0, sum(segments))
+        return found
 
     return Measured(
         rows=evaluation["rows"],

@@ -126,7 +126,7 @@ def verdict(found: Arms, base_s: Sequence[float]) -> Iterator[str]:
             f"and a prompted arm that loses {LOST:.2f} (found {lost:.3f})."
         )
     else:
-        each = [ratio(*([rows] for rows in seed)) for seed in zip(unlimited, prompted, ours, strict=True)]
+        each = [ratio([whole], [told], [own]) for whole, told, own in zip(unlimited, prompted, ours, strict=True)]
         alone = ", ".join("none" if one is None else f"{one.value:.2f}" for one in each)
         yield (
             f"Self's error is **{quoted}** of prompted's, in a seed alone {alone}; aimed at {AIM_ERROR} or less with "
