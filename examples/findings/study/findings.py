@@ -76,7 +76,7 @@ FINDINGS: Mapping[str, Finding] = {
         "logarithm of what is spent on it.",
         f"{REPORT}, section 4; the curve is also in S. Rush's Ray Summit talk (2025).",
         "Half of the tasks have two broken files, and imitation's usual repair is a stub, so those are solved in one "
-        "attempt of a hundred or fewer at the start. 32 steps of 8 groups of 16; each group is a new task, so its mean "
+        "attempt of a hundred or fewer at the start. 24 steps of 8 groups of 16; each group is a new task, so its mean "
         "and its best of 16 are measured on what reinforcement learning has not used yet. Slopes are per doubling of "
         "the tokens sampled before a step. 48 held-out tasks x 16 attempts before and after are the check.",
         {"trained": ("scaling",)},
@@ -109,11 +109,11 @@ FINDINGS: Mapping[str, Finding] = {
         "Without being told to, the model learned to make more calls at once: the penalty on effort counts turns. "
         "Critical path and time of a task fall.",
         f"{REPORT}, section 4.2; more parallel calls over training: {BLOG}/composer (2025-10-29).",
-        "Tasks name three independent broken files. In half of the demonstrations all are read in one turn and edited "
-        "in one, which makes a sixth of the turns, and a superfluous call is made on the average; an imitation of its "
-        "own teaches both ways, since a price can favor only what succeeds. Then reinforcement learning with and "
-        "without a penalty on turns alone. The critical path is the number of turns; times are of episodes that run "
-        "alone, 16 tasks x 4 attempts, the median of three rounds in which the arms take turns.",
+        "Tasks name three independent broken files. In three demonstrations of five all are read in one turn and "
+        "edited in one, which makes a fifth of the turns, and a superfluous call is made on the average; an imitation "
+        "of its own teaches both ways, since a price can favor only what succeeds. Then reinforcement learning with "
+        "and without a penalty on turns alone. The critical path is the number of turns; times are of episodes that "
+        "run alone, 16 tasks x 4 attempts, the median of three rounds in which the arms take turns.",
         {
             name: (f"parallel-{name}", *(f"parallel-{name}-alone-{turn}" for turn in ROUNDS))
             for name in ("none", "effort")
@@ -148,8 +148,8 @@ FINDINGS: Mapping[str, Finding] = {
         "Of three amounts of continued pre-training, followed by the same imitation and reinforcement learning, the "
         "loss after imitation foretells the reward.",
         f"{REPORT}, section 3 (a proxy study on Qwen3-Coder-30B-A3B).",
-        "Pre-training on text at 0.25, 1 and 4 times its steps, then the same imitation and the same reinforcement "
-        "learning. Loss is what the policy has after imitation on demonstrations of 64 held-out tasks, the same for "
+        "Pre-training on text at 0.25, 1 and 4 times 528 steps, then the same imitation and the same reinforcement "
+        "learning; the other findings begin with 4. Loss is what the policy has after imitation on demonstrations of 64 held-out tasks, the same for "
         "every amount; reward is the solve rate on held-out tasks after reinforcement learning.",
         {name: (f"pretraining-{name}",) for name in ("quarter", "one", "four")},
         (

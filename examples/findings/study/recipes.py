@@ -22,8 +22,8 @@ ALONE = (
 """One episode at a time, for times that depend on nothing beside it."""
 ROUNDS = ("a", "b", "c")
 """Arms take turns in being timed, since a machine's speed drifts."""
-TOGETHER = ('tasks.kinds=["path-3"]', "samplers.worker.parallel_share=0.5", "samplers.worker.waste_share=0.25")
-"""Half of the attempts, and so about a sixth of the turns, have calls in parallel, so that this way is learned too.
+TOGETHER = ('tasks.kinds=["path-3"]', "samplers.worker.parallel_share=0.6", "samplers.worker.waste_share=0.25")
+"""Three attempts of five, and so about a fifth of the turns, have calls in parallel, so that this way is learned too.
 Half as much is wasted as in manners.toml."""
 
 
@@ -40,8 +40,8 @@ class Recipe:
 
 
 def _amount(share: float) -> tuple[str, ...]:
-    """Pre-training on text, so many times as long; copying is the same."""
-    return f"stages.pretrain.steps={100 * share:.0f}", f"stages.restoring.steps={1000 * share:.0f}"
+    """Pre-training on text for so much of the file's steps; copying is the same."""
+    return f"stages.pretrain.steps={192 * share:.0f}", f"stages.restoring.steps={1920 * share:.0f}"
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -62,13 +62,13 @@ RECIPES: Mapping[str, Recipe] = {
     },
     "evidence-none": Recipe("evidence.toml", "manners", (PLAIN,)),
     "evidence-reward": Recipe("evidence.toml", "manners"),
-    "base-four": Recipe("base.toml", None, _amount(4)),
-    "base-quarter": Recipe("base.toml", None, _amount(0.25)),
+    "base-one": Recipe("base.toml", None, _amount(1 / 4)),
+    "base-quarter": Recipe("base.toml", None, _amount(1 / 16)),
+    "habits-one": Recipe("habits.toml", "base-one"),
     "habits-quarter": Recipe("habits.toml", "base-quarter"),
-    "habits-four": Recipe("habits.toml", "base-four"),
+    "pretraining-four": Recipe("pretraining.toml", "habits"),
+    "pretraining-one": Recipe("pretraining.toml", "habits-one"),
     "pretraining-quarter": Recipe("pretraining.toml", "habits-quarter"),
-    "pretraining-one": Recipe("pretraining.toml", "habits"),
-    "pretraining-four": Recipe("pretraining.toml", "habits-four"),
     "precision-both": Recipe("precision.toml", "habits"),
     "precision-sampler": Recipe(
         "precision.toml",

@@ -66,12 +66,12 @@ def test_a_call_costs_as_much_in_the_mean_whether_it_is_priced_linearly_or_not()
 
 def test_amounts_of_pretraining_are_a_quarter_one_and_four_of_the_text():
     steps = {}
-    for name in ("base-quarter", "base", "base-four"):
+    for name in ("base-quarter", "base-one", "base"):
         stages = {choice.stage.name: choice.stage.steps for choice in config(name).stages}
         steps[name] = (stages["copy"], stages["pretrain"], stages["restoring"])
-    copy, pretrain, restoring = steps["base"]
+    copy, pretrain, restoring = steps["base-one"]
     assert steps["base-quarter"] == (copy, pretrain / 4, restoring / 4)
-    assert steps["base-four"] == (copy, pretrain * 4, restoring * 4)
+    assert steps["base"] == (copy, pretrain * 4, restoring * 4)
 
 
 def test_what_is_reported_is_held_out():
@@ -234,7 +234,7 @@ def test_a_signal_ends_the_runs_under_way(monkeypatch, tmp_path, trained, measur
     finally:
         signal.signal(signal.SIGINT, interrupting)
     assert found == code
-    assert {name: process.stopped for name, process in trained.items()} == {"base-1": True, "base-four-1": True}
+    assert {name: process.stopped for name, process in trained.items()} == {"base-1": True, "base-one-1": True}
     assert signal.getsignal(signal.SIGTERM) is before
     assert "resumes each run from what it committed last" in capsys.readouterr().err
 
