@@ -210,6 +210,12 @@ def test_ranks_and_their_correlation():
     assert rank_correlation("r", {1: [(1, 0), (2, 0), (3, 0)]}) is None
 
 
+def test_a_rank_correlation_counts_orders_of_many_seeds_without_trying_each():
+    falling = {seed: [(1.0, 3.0 + seed), (2.0, 2.0 + seed), (3.0, 1.0 + seed)] for seed in range(12)}
+    one = rank_correlation("r", falling)
+    assert (one.p, one.p_above) == (pytest.approx(6**-12), 1.0)
+
+
 def test_what_lies_between_seeds_alone_is_no_rank_correlation():
     """One seed is worse in both; within seeds nothing goes along."""
     apart = {seed: [(seed + x, -seed + y) for x, y in ((0.0, 0.0), (0.1, 0.1), (0.2, 0.05))] for seed in (1, 2, 3)}
