@@ -127,10 +127,7 @@ class Sandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ending = asyncio.ensure_future(self.destroy())
-        # Cancelled meanwhile, nobody is left to hear that it failed: the provider, once closed, has destroyed it too.
-        ending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        await asyncio.shield(ending)
+        await asyncio.shield(asyncio.ensure_future(self.destroy()))
 
     async def exec(
         self,

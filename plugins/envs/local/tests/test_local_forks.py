@@ -286,6 +286,20 @@ def test_a_snapshot_whose_caller_gave_up_is_released() -> None:
     act(action)
 
 
+def test_sandboxes_that_end_while_their_provider_is_closed_have_ended() -> None:
+    """An interrupted run closes its provider under those of the episodes that it has just cancelled."""
+
+    async def whole() -> None:
+        provider = NamespacesProvider()
+        made = await provider.create(await provider.prepare(SPEC, TREE), 8)
+        ending = [asyncio.ensure_future(child.backend.destroy()) for child in made if isinstance(child, Created)]
+        await asyncio.sleep(0)  # each has asked, and none was answered
+        await provider.close()
+        assert await asyncio.gather(*ending) == [None] * 8
+
+    asyncio.run(whole())
+
+
 def test_a_provider_that_is_closed_while_its_keeper_starts_leaves_none() -> None:
     def children() -> set[str]:
         return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}

@@ -277,6 +277,7 @@ def test_a_killed_keeper_is_unreachable_and_takes_its_processes_along() -> None:
             await running
         with pytest.raises(SandboxUnreachable):
             await sandbox.read("a.txt", 10)
+        await sandbox.destroy()
         for _ in range(100):
             if marker not in commands_on_this_machine():
                 return

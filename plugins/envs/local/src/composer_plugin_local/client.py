@@ -1,6 +1,7 @@
 """The provider's end of a keeper: starts it, numbers requests, matches replies, and says when it is gone.
 
-A dead keeper means that every sandbox it held is gone with it: each pending and later call raises SandboxUnreachable.
+A dead keeper means that every sandbox it held is gone with it: each pending and later request raises
+SandboxUnreachable, of which a sandbox's `destroy` makes nothing, since that is all it asked for.
 """
 
 from __future__ import annotations

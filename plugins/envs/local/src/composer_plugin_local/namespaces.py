@@ -10,9 +10,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from composer_core.errors import BackendError, ConfigError, PrepareError, SandboxGone
+from composer_core.errors import BackendError, ConfigError, PrepareError, SandboxGone, SandboxUnreachable
 from composer_core.protocols import (
     BuildContext,
     Created,
@@ -186,7 +187,8 @@ class NamespacesSandbox:
         await self._keeper.network(self.id).allow(allow)
 
     async def destroy(self) -> None:
-        await self._keeper.ask("destroy", id=self.id)
+        with suppress(SandboxUnreachable):  # a keeper that is gone took its sandboxes along
+            await self._keeper.ask("destroy", id=self.id)
         await self._keeper.leave_network(self.id)
 
     async def snapshot(self) -> SnapshotRef:
