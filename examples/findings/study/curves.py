@@ -127,15 +127,15 @@ def rank_correlation(title: str, seeds: Mapping[int, Sequence[Point]]) -> Correl
 
 
 def _dot(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Exact for ranks, which are halves. Orders of the same ranks differ in it alone, so it ranks correlations."""
+    """Exact for ranks, multiples of a half. Orders of the same ranks differ in it alone, so it ranks correlations."""
     return sum(x * y for x, y in zip(xs, ys, strict=True))
 
 
 def _added(ones: Mapping[float, int], others: Mapping[float, int]) -> Counter[float]:
-    """How many ways there are to each sum of one of both."""
+    """How many ways there are to each sum of a value of each."""
     found: Counter[float] = Counter()
-    for (one, ways), (other, more) in product(ones.items(), others.items()):
-        found[one + other] += ways * more
+    for (one, ways), (other, other_ways) in product(ones.items(), others.items()):
+        found[one + other] += ways * other_ways
     return found
 
 

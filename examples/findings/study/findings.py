@@ -149,9 +149,9 @@ FINDINGS: Mapping[str, Finding] = {
         "loss after imitation foretells the reward.",
         f"{REPORT}, section 3 (a proxy study on Qwen3-Coder-30B-A3B).",
         "Pre-training on text at 0.25, 1 and 4 times 528 steps, then the same imitation and the same reinforcement "
-        "learning; the other findings begin with 4. Loss is what the policy has after imitation on demonstrations of "
-        "64 held-out tasks, the same for every amount; reward is the solve rate on held-out tasks after reinforcement "
-        "learning.",
+        "learning; findings 1 to 4 and 7 begin with 4 times. Loss is what the policy has after imitation on "
+        "demonstrations of 64 held-out tasks, the same for every amount; reward is the solve rate on held-out tasks "
+        "after reinforcement learning.",
         {name: (f"pretraining-{name}",) for name in ("quarter", "one", "four")},
         (
             Effect("loss after imitation, 4 against 0.25", "figure:imitation_nll", "four", "quarter", -1),

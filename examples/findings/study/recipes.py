@@ -1,6 +1,6 @@
 """How every run is made: its file, the run whose model it goes on from, and what it sets beside its file.
 
-The runs of a seed are a tree. Its root, `base`, and the two imitations `habits` and `manners` are shared by findings,
+The runs of a seed are trees. The root `base` and the imitations `habits` and `manners` are shared by findings,
 so a treated arm and its untreated one begin with the same checkpoint, and a finding costs its own arms alone.
 """
 
@@ -39,9 +39,9 @@ class Recipe:
     """Set beside what the file holds."""
 
 
-def _amount(share: float) -> tuple[str, ...]:
-    """Pre-training on text for so much of the file's steps; copying is the same."""
-    return f"stages.pretrain.steps={192 * share:.0f}", f"stages.restoring.steps={1920 * share:.0f}"
+def _amount(times: float) -> tuple[str, ...]:
+    """Steps of pre-training on text in finding 5's unit, of which base.toml itself has 4; those of copying stay."""
+    return f"stages.pretrain.steps={48 * times:.0f}", f"stages.restoring.steps={480 * times:.0f}"
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -62,8 +62,8 @@ RECIPES: Mapping[str, Recipe] = {
     },
     "evidence-none": Recipe("evidence.toml", "manners", (PLAIN,)),
     "evidence-reward": Recipe("evidence.toml", "manners"),
-    "base-one": Recipe("base.toml", None, _amount(1 / 4)),
-    "base-quarter": Recipe("base.toml", None, _amount(1 / 16)),
+    "base-one": Recipe("base.toml", None, _amount(1)),
+    "base-quarter": Recipe("base.toml", None, _amount(0.25)),
     "habits-one": Recipe("habits.toml", "base-one"),
     "habits-quarter": Recipe("habits.toml", "base-quarter"),
     "pretraining-four": Recipe("pretraining.toml", "habits"),
@@ -76,7 +76,8 @@ RECIPES: Mapping[str, Recipe] = {
         ("model.experts.kernel=chores/bf16", "sampler.use=chores/quantized"),
     ),
 }
-"""Name of a run -> how it is made, in the order in which runs begin where several may: `base-four` takes longest.
+"""Name of a run -> how it is made, in the order in which runs begin where several may; `base` is long, and most go on
+from it.
 
 `model.path` is set last, to what the run before has made of the same seed.
 """

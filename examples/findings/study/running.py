@@ -71,7 +71,7 @@ class Runs:
             config, _ = load_run(HERE / RECIPES[name].file, tuple(self._sets(name, seed)), Options())
             if config.rewards and MEASURES not in [reward.use for reward in config.rewards]:
                 raise ConfigError("what the arm does would not be measured", where=f"rewards of {name}", fix=MEASURES)
-        order = TopologicalSorter({name: {*chain(name)[-2:-1]} & {*todo} for name in todo})
+        order = TopologicalSorter({name: {*chain(name)[:-1]} & {*todo} for name in todo})
         order.prepare()
         ready: list[str] = []
         running: dict[str, subprocess.Popen[bytes]] = {}

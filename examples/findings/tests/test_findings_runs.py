@@ -9,6 +9,7 @@ from pathlib import Path
 
 import findings
 import pytest
+from attrs import evolve
 from study import results, running
 from study.findings import FINDINGS
 from study.recipes import HERE, RECIPES, chain
@@ -72,6 +73,11 @@ def test_amounts_of_pretraining_are_a_quarter_one_and_four_of_the_text():
     copy, pretrain, restoring = steps["base-one"]
     assert steps["base-quarter"] == (copy, pretrain / 4, restoring / 4)
     assert steps["base"] == (copy, pretrain * 4, restoring * 4)
+    assert f" {pretrain + restoring} steps" in FINDINGS["pretraining"].ran
+    chains = [chain(run) for (run,) in FINDINGS["pretraining"].arms.values()]
+    assert [one[0] for one in chains] == [*steps]
+    imitations = [config(one[1]) for one in chains]
+    assert all(evolve(one, model=imitations[0].model) == imitations[0] for one in imitations)
 
 
 def test_what_is_reported_is_held_out():
