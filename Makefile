@@ -24,7 +24,7 @@ test: setup
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(wildcard core/src/* envkit/src/* testkit/src/* reference/src/* plugins/*/*/src/*) examples/findings examples/long_horizon
+	$(BIN)/mypy $(wildcard core/src/* envkit/src/* testkit/src/* reference/src/* plugins/*/*/src/* examples/plugins/*/src/*) examples/findings examples/long_horizon
 	$(BIN)/lint-imports
 
 docs: setup
