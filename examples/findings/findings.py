@@ -33,6 +33,7 @@ from composer_core.rundir import RunDir
 ROOT = HERE.parent.parent
 DOCS = ROOT / "docs"
 INTERRUPTED = "interrupted; the same command resumes each run from what it committed last"
+NOTHING_KEPT = "interrupted; nothing was kept"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,12 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ComposerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
+    except (KeyboardInterrupt, SystemExit) as end:
+        print(NOTHING_KEPT if options.quick or options.page else INTERRUPTED, file=sys.stderr)
+        if isinstance(end, SystemExit):
+            raise
         return 130
-    except SystemExit:
-        print(INTERRUPTED, file=sys.stderr)
-        raise
     finally:
         signal.signal(signal.SIGTERM, before)
     return 1 if failed else 0
@@ -154,12 +154,28 @@ def parser() -> argparse.ArgumentParser:
         default=len(os.sched_getaffinity(0)),
         help="runs at a time, each on one core; default: as many as there are cores",
     )
-    made.add_argument("--quick", action="store_true", help="every run in miniature, the first seed; keeps nothing")
+    made.add_argument(
+        "--quick",
+        action="store_true",
+        help="every run in miniature but those of finding 6, the first seed; keeps nothing",
+    )
     made.add_argument("--page", action="store_true", help="run nothing, write the page of the results that there are")
-    made.add_argument("--runs", type=folder, default=ROOT / "runs/findings", help="folder of the run folders")
-    made.add_argument("--long-horizon", type=folder, default=ROOT / "runs/long_horizon", help="that example's runs")
-    made.add_argument("--results", type=folder, default=results.FOLDER, help="folder of the results")
-    made.add_argument("--out", type=folder, default=DOCS, help="folder of the page and its figures")
+    made.add_argument(
+        "--runs",
+        type=folder,
+        default=ROOT / "runs/findings",
+        help="folder of the run folders and their logs, default: runs/findings",
+    )
+    made.add_argument(
+        "--long-horizon",
+        type=folder,
+        default=ROOT / "runs/long_horizon",
+        help="that example's runs, default: runs/long_horizon",
+    )
+    made.add_argument(
+        "--results", type=folder, default=results.FOLDER, help="folder of the results, default: those committed"
+    )
+    made.add_argument("--out", type=folder, default=DOCS, help="folder of the page and its figures, default: docs")
     made.add_argument(
         "--set",
         action="append",

@@ -20,15 +20,21 @@ HEAD = """# Published findings, small
 
 Seven things that were said of how Composer came to be, asked again of a policy of about a million parameters (of 0.2
 million in finding 6) on two cores. Tasks, arms and what is built in stand in the example's README
-(`examples/findings/README.md`). An effect is a treated arm less an untreated one with the same tasks, seeds and steps,
-and but for finding 5 from the same checkpoint; in finding 1 it is after reinforcement learning less before. Intervals
-are 95 % bootstrap intervals over tasks, for slopes over steps; where a run gives one number, the range of the seeds.
-Each seed's own value stands behind them, in brackets where its own interval holds 0, and how many tasks the effect is
-of. A claim holds if the interval is on its side of 0, and each seed's own interval is, or, of one number for a run, all
-three seeds are; on the other side by the same rule, it is the other way round. A solve rate is held to be no worse than
--0.05, in each seed, known to 0.05, and only where at least 0.3 are solved without; a rank correlation by the share of
-orders within seeds that are as far on that side. Directions are judged and amounts are not: these stand in the tables.
-All is sampled at temperature 1. Nothing here says what a large model does.
+(`examples/findings/README.md`). All is sampled at temperature 1. Nothing here says what a large model does.
+
+How to read a row:
+
+- An effect is a treated arm less an untreated one with the same tasks, seeds and steps, and but for finding 5 from the
+  same checkpoint; in finding 1 it is after reinforcement learning less before.
+- In parentheses behind the difference is its 95 % bootstrap interval over tasks, for slopes over steps; where a run
+  gives one number, the range of the seeds. Each seed's own value follows, in brackets where its own interval holds 0,
+  and how many tasks the effect is of.
+- A claim holds if the interval is on its side of 0, and each seed's own interval is, or, of one number for a run, all
+  three seeds are. On the other side by the same rule, it is the other way round; else it is not shown.
+- A solve rate is held to be no worse than -0.05, in each seed, known to 0.05, and only where at least 0.3 are solved
+  without.
+- A rank correlation holds if at most 5 % of the ways to reorder the arms within each seed give one as low.
+- Directions are judged and amounts are not: these stand in the tables.
 
 ```text
 pip install ./examples/findings                 # beside the plugins, as `make` installs them

@@ -6,7 +6,10 @@ so a treated arm and its untreated one begin with the same checkpoint, and a fin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from attrs import frozen
@@ -81,6 +84,19 @@ from it.
 
 `model.path` is set last, to what the run before has made of the same seed.
 """
+
+
+def digest(names: Iterable[str]) -> str:
+    """Of what runs are made of, but for comments and the seed; empty for runs of another example.
+
+    What has another digest than its arm has now was found by other settings.
+    """
+    made = [
+        (name, tomllib.loads((HERE / recipe.file).read_text(encoding="utf-8")), recipe.settings)
+        for name in names
+        if (recipe := RECIPES.get(name))
+    ]
+    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16] if made else ""
 
 
 def chain(name: str) -> list[str]:

@@ -15,7 +15,7 @@ from cattrs import BaseValidationError, Converter, transform_error
 from composer_core.errors import ConfigError
 from study import reading
 from study.findings import FINDINGS
-from study.recipes import HERE, chain
+from study.recipes import HERE, chain, digest
 from study.running import Runs
 
 FOLDER = HERE / "results"
@@ -39,6 +39,8 @@ class Result:
     """On which the arm's own run ended."""
     seconds: dict[str, float]
     """Run -> wall clock, of all in `runs_of`; runs that findings share stand in each."""
+    recipe: str = ""
+    """Digest of what these runs are made of (`recipes.digest`)."""
     before: reading.Table = field(factory=dict)
     """The evaluation before reinforcement learning, if the arm has one."""
     after: reading.Table = field(factory=dict)
@@ -56,10 +58,10 @@ def load(folder: Path = FOLDER) -> list[Result]:
     """Every result of a folder, in order of arms and seeds.
 
     Raises:
-        ConfigError: a file is no result, is of no finding's arm or of another than its name says, or was read from
-            other runs than the arm is read from now.
+        ConfigError: a file is no result, is of no finding's arm or of another than its name says, or files were read
+            from other runs than their arms are read from now, or from runs of other settings.
     """
-    found = []
+    found, stale = [], []
     for file in sorted(folder.glob("*.json")):
         try:
             one = CONVERTER.structure(json.loads(file.read_text(encoding="utf-8")), Result)
@@ -70,10 +72,14 @@ def load(folder: Path = FOLDER) -> list[Result]:
             raise ConfigError("is of no finding that there is", where=str(file), fix="move it away")
         if file != (named := path(one.finding, one.arm, one.seed, folder)):
             raise ConfigError("is of another arm or seed than its name says", where=str(file), expected=named.name)
-        if [*one.seconds] != (runs := runs_of(one.finding, one.arm)):
-            was, now = ", ".join(one.seconds), ", ".join(runs)
-            raise ConfigError("was read from other runs", where=str(file), expected=now, found=was, fix=AGAIN)
+        runs = runs_of(one.finding, one.arm)
+        if ([*one.seconds], one.recipe) != (runs, digest(runs)):
+            stale.append(file.name)
         found.append(one)
+    if stale:
+        told = f"{len(stale)} results are of other runs, or of runs of other settings, than their arms have now"
+        fix = "move them away, and findings.py measures them again"
+        raise ConfigError(told, where=str(folder), found=", ".join(stale), fix=fix)
     return sorted(found, key=lambda one: (one.finding, [*FINDINGS[one.finding].arms].index(one.arm), one.seed))
 
 
@@ -116,6 +122,7 @@ def measure(finding: str, arm: str, seed: int, runs: Runs, command: str) -> Resu
         command=command,
         date=reading.date(folders[-1]),
         seconds={folder.name.rpartition("-")[0]: reading.seconds(folder) for folder in (*folders, *timed)},
+        recipe=digest(runs_of(finding, arm)),
         before=reading.evaluation(folders[-1], "before"),
         after=after,
         groups=[list(group) for group in reading.groups(folders[-1])] if finding == "scaling" else [],

@@ -11,7 +11,7 @@ from study.curves import Sample, least_squares, rank_correlation, ranks, slope
 from study.effects import interval, measured, pooled, signed
 from study.findings import FINDINGS, Effect
 from study.page import arms_of, figure, found, judge, page, seeds_of
-from study.recipes import HERE, RECIPES, chain
+from study.recipes import HERE, RECIPES, chain, digest
 from study.results import Result, load, path, runs_of, save
 
 from composer_core import statistics
@@ -40,8 +40,9 @@ def table(**columns):
 
 def result(finding, arm, seed=1, **given):
     known = {"revision": "abc", "machine": "m", "command": "c", "date": "2026-01-01"}
-    seconds = dict.fromkeys(runs_of(finding, arm), 60.0) if arm in FINDINGS[finding].arms else {}
-    return Result(finding, arm, seed, **{**known, "seconds": seconds, **given})
+    runs = runs_of(finding, arm) if arm in FINDINGS[finding].arms else []
+    made = {"seconds": dict.fromkeys(runs, 60.0), "recipe": digest(runs)}
+    return Result(finding, arm, seed, **{**known, **made, **given})
 
 
 def arms(**tables):
@@ -415,7 +416,8 @@ def test_a_result_of_no_finding_is_refused(tmp_path):
         ('"seed": 1', '"sead": 1', "no result: .*seed"),
         ('"after": {}', '"after": null', "no result: .*after"),
         ('"seed": 1', '"seed": 2', "of another arm or seed(.|\n)*effort-none-2.json"),
-        ('"manners"', '"habits"', "read from other runs(.|\n)*base, manners, effort-none(.|\n)*measured again"),
+        ('"manners"', '"habits"', "1 results are of other runs(.|\n)*effort-none-1.json(.|\n)*measures them again"),
+        ('"recipe": "', '"recipe": "0', "of runs of other settings(.|\n)*effort-none-1.json"),
         ("{", "", "no result: .*"),
     ],
 )

@@ -10,9 +10,9 @@ from pathlib import Path
 import findings
 import pytest
 from attrs import evolve
-from study import results, running
+from study import recipes, results, running
 from study.findings import FINDINGS
-from study.recipes import HERE, RECIPES, chain
+from study.recipes import HERE, RECIPES, chain, digest
 from study.running import Runs
 
 from composer_core.config import load
@@ -78,6 +78,26 @@ def test_amounts_of_pretraining_are_a_quarter_one_and_four_of_the_text():
     assert [one[0] for one in chains] == [*steps]
     imitations = [config(one[1]) for one in chains]
     assert all(evolve(one, model=imitations[0].model) == imitations[0] for one in imitations)
+
+
+def test_a_digest_is_of_settings_and_of_every_run_before_and_not_of_comments(tmp_path, monkeypatch):
+    shutil.copytree(HERE, tmp_path / "copy", ignore=lambda folder, names: [one for one in names if "." not in one])
+    monkeypatch.setattr(recipes, "HERE", tmp_path / "copy")
+    names = chain("effort-none")
+    first, file = digest(names), tmp_path / "copy/base.toml"
+    file.write_text("# a remark\n" + file.read_text())
+    assert digest(names) == first
+    assert digest(chain("effort-linear")) != first
+    file.write_text(file.read_text().replace("steps = 700", "steps = 701"))
+    assert digest(names) != first
+    assert digest(["self"]) == ""
+
+
+def test_who_interrupts_a_quick_run_is_not_told_that_it_is_resumed(monkeypatch, capsys):
+    monkeypatch.setattr(findings, "measure_quickly", lambda _: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit):
+        findings.main(["pretraining", "--quick"])
+    assert capsys.readouterr().err == "interrupted; nothing was kept\n"
 
 
 def test_what_is_reported_is_held_out():
@@ -185,7 +205,8 @@ def measured(monkeypatch, tmp_path, trained):
 
     def measure(key, arm, seed, runs, command):
         read.append((key, arm, seed))
-        return results.Result(key, arm, seed, "abc", "", command, "", dict.fromkeys(results.runs_of(key, arm), 0.0))
+        names = results.runs_of(key, arm)
+        return results.Result(key, arm, seed, "abc", "", command, "", dict.fromkeys(names, 0.0), digest(names))
 
     monkeypatch.setattr(findings.results, "measure", measure)
     monkeypatch.setattr(findings, "write", lambda found, out: None)
