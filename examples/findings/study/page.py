@@ -223,11 +223,13 @@ def figure(key: str, rows: Sequence[Found | Correlation], arms: Arms) -> str | N
         return plots.frame(series, finding.title, "log2 of tokens sampled before", "share of attempts, of groups")
     if finding.plot == "pretraining":
         series = [
-            plots.Series(f"pre-training: {arm}", [*points.values()], [f"seed {seed}" for seed in points])
+            plots.Series(f"pre-training: {arm}", [*points.values()], [str(seed) for seed in points])
             for arm in finding.arms
             if (points := {seed: point for seed, one in arms.get(arm, {}).items() if (point := _point(one))})
         ]
-        return plots.frame(series, finding.title, "loss after imitation, nats a token", "solve rate after RL")
+        return plots.frame(
+            series, finding.title, "loss after imitation, nats a token", "solve rate after RL; numbers are seeds"
+        )
     return plots.effects([one for one in rows if isinstance(one, Found)], finding.title)
 
 

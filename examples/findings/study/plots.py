@@ -56,7 +56,7 @@ class Series:
     title: str
     points: Sequence[tuple[float, float]]
     labels: Sequence[str] = ()
-    """Beside each point; none where there are none."""
+    """Above each point; none where there are none."""
     line: tuple[float, float] | None = None
     """(slope, value where x is 0); none is drawn without."""
 
@@ -88,14 +88,22 @@ def frame(series: Sequence[Series], title: str, x_name: str, y_name: str) -> str
             across, down = place(*point)
             parts.append(f'<circle class="{kind}" cx="{across}" cy="{down}" r="4"/>')
             if one.labels:
-                parts.append(f'<text x="{across + 7}" y="{down + 4}">{escape(one.labels[at])}</text>')
-        if one.line:
-            ends = [place(x, one.line[0] * x + one.line[1]) for x in (x_low, x_high)]
+                parts.append(f'<text x="{across}" y="{down - 8}" text-anchor="middle">{escape(one.labels[at])}</text>')
+        if one.line and (inside := _inside(one.line, (x_low, x_high), (y_low, y_high))):
+            ends = [place(x, one.line[0] * x + one.line[1]) for x in inside]
             parts.append(f'<path class="fit {kind}" d="M{ends[0][0]} {ends[0][1]}L{ends[1][0]} {ends[1][1]}"/>')
         y_key = top + 14 + 20 * number
         parts.append(f'<circle class="{kind}" cx="{left + width + 16}" cy="{y_key - 4}" r="4"/>')
         parts.append(f'<text x="{left + width + 26}" y="{y_key}">{escape(one.title)}</text>')
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _inside(line: tuple[float, float], xs: tuple[float, float], ys: tuple[float, float]) -> tuple[float, float] | None:
+    """Where a line enters the frame and leaves it; None if it never does."""
+    slope, base = line
+    crossed = sorted((y - base) / slope for y in ys) if slope else xs
+    low, high = max(xs[0], crossed[0]), min(xs[1], crossed[1])
+    return (low, high) if low < high and (slope or ys[0] <= base <= ys[1]) else None
 
 
 def _around(values: Sequence[float]) -> tuple[float, float]:

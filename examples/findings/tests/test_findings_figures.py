@@ -1,6 +1,7 @@
 """What the page says follows from what was measured: on made-up results with known answers."""
 
 import math
+import re
 import tomllib
 from xml.etree import ElementTree
 
@@ -388,6 +389,23 @@ def test_figures_are_well_formed_and_hold_what_was_found():
     assert len(lines) == 3
     assert least_squares([(0.0, 1.0), (2.0, 5.0)]) == pytest.approx((2.0, 1.0))
     assert least_squares([(1.0, 1.0), (1.0, 5.0)]) is None
+
+
+@pytest.mark.parametrize("line", [(1.0, -1.0), (-3.0, 2.0), (0.0, 0.5), (40.0, 0.0)])
+def test_a_line_ends_where_the_frame_does(line):
+    drawn = plots.frame([plots.Series("s", [(0.0, 0.0), (2.0, 1.0)], line=line)], "t", "x", "y")
+    left, top, bottom = map(float, re.search(r'class="grid" d="M(\S+) (\S+)V(\S+)H', drawn).groups())
+    right = float(re.search(r'class="grid" d="[^"]*H([^"]+)"', drawn).group(1))
+    ends = re.search(r'class="fit a" d="M(\S+) (\S+)L(\S+) ([^"]+)"', drawn).groups()
+    (x_1, y_1, x_2, y_2) = map(float, ends)
+    assert left <= x_1 < x_2 <= right
+    assert top <= min(y_1, y_2) <= max(y_1, y_2) <= bottom
+
+
+@pytest.mark.parametrize("line", [(0.0, 9.0), (1.0, 90.0)])
+def test_a_line_that_passes_the_frame_by_is_not_drawn(line):
+    drawn = plots.frame([plots.Series("s", [(0.0, 0.0), (2.0, 1.0)], line=line)], "t", "x", "y")
+    assert 'class="fit' not in drawn
 
 
 def test_a_frame_has_room_for_points_that_are_alike():
