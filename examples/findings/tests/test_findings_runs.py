@@ -94,6 +94,7 @@ def test_a_digest_is_of_settings_and_of_every_run_before_and_not_of_comments(tmp
 
 
 def test_who_interrupts_a_quick_run_is_not_told_that_it_is_resumed(monkeypatch, capsys):
+    monkeypatch.setattr(findings.metadata, "entry_points", lambda **names: ["chores"])
     monkeypatch.setattr(findings, "measure_quickly", lambda _: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(SystemExit):
         findings.main(["pretraining", "--quick"])
