@@ -66,9 +66,10 @@ class Owner:
         self.error = error
 
 
-def played(main, most=5, answer_timeout_s=20.0):
+def played(main, most=5, answer_timeout_s=20.0, fails=0):
     async def whole():
         owner = Owner()
+        owner.fails = fails
         pool = Pool("worker", 2, owner, Restarts(most), answer_timeout_s)
         await pool.open()
         try:
@@ -92,6 +93,19 @@ def test_who_vanishes_is_replaced_at_its_place_under_a_new_name():
         assert owner.told[-2:] == [("vanished", "worker-1.1"), ("joined", "worker-1.2")]
 
     played(main)
+
+
+def test_a_first_process_that_vanishes_while_it_starts_is_replaced_too():
+    async def main(pool, owner):
+        assert len(pool.members) == 2
+        assert sum(pool.restarted().values()) == 2, "what was started in vain counts"
+
+    played(main, fails=2)
+
+
+def test_first_processes_that_always_vanish_are_told():
+    with pytest.raises(ComposerError, match="4 processes of the run were lost within an hour"):
+        played(lambda pool, owner: pytest.fail("it has opened"), most=3, fails=100)
 
 
 def test_a_successor_that_vanishes_while_it_starts_is_replaced_too():

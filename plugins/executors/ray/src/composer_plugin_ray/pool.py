@@ -64,11 +64,19 @@ class Pool:
         """All places filled.
 
         Raises:
-            ComposerError: a process could not be started.
+            ComposerError: a process could not be started, or too many vanished.
         """
         await together([self._fill(place) for place in range(self.size)])
 
     async def _fill(self, place: int) -> None:
+        """Start processes there until one serves: a machine may go while it is given its first."""
+        while True:
+            try:
+                return await self._start(place)
+            except WorkLost as error:
+                self.restarts.spend(error)
+
+    async def _start(self, place: int) -> None:
         name = f"{self.sort}-{place}.{self._started}"
         self._started += 1
         self._lives[place] += 1
@@ -87,15 +95,12 @@ class Pool:
     async def _watch(self, place: int, remote: Remote) -> None:
         """Replace a member when it vanishes."""
         error = await remote.gone()
-        while True:
-            try:
-                await self._drop(remote, error)
-                self.restarts.spend(error)
-                return await self._fill(place)
-            except WorkLost as again:  # it vanished while it started
-                error = again
-            except Exception as why:  # nobody else would say why the place stays empty
-                return self.owner.failed(portable(why))
+        try:
+            await self._drop(remote, error)
+            self.restarts.spend(error)
+            await self._fill(place)
+        except Exception as why:  # nobody else would say why the place stays empty
+            self.owner.failed(portable(why))
 
     async def _drop(self, remote: Remote, error: WorkLost) -> None:
         if self._forget(remote):
