@@ -154,6 +154,18 @@ def test_when_the_desks_process_goes_all_calls_are_lost_and_so_are_later_ones():
     played(main)
 
 
+def test_calls_of_a_line_that_is_closed_say_why():
+    async def main(wire):
+        call = asyncio.ensure_future(wire.line.call("wait", "long", 60))
+        while not wire.works.running:
+            await asyncio.sleep(0.001)
+        await wire.line.close(WorkLost("process replica-0.0 is gone"))
+        with pytest.raises(WorkLost, match=r"process replica-0\.0 is gone"):
+            await call
+
+    played(main)
+
+
 def test_a_client_that_is_gone_leaves_nothing_running():
     async def main(wire):
         call = asyncio.ensure_future(wire.line.call("wait", "orphan", 60))

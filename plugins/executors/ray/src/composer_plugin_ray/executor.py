@@ -162,7 +162,7 @@ class RayExecutor:
         self._build.emit(FaultRecorded(fault=fault_of("host", error, "ray/ray")))
         if pool is self._workers:
             self._dispatch.workers.remove(name)
-            await self._lines.pop(name).close()
+            await self._lines.pop(name).close(error)
             await self._replicas.tell_all("forget", name)
         else:
             self._dispatch.replicas.remove(name)

@@ -217,9 +217,9 @@ class Line:
             if not future.done():
                 future.set_exception(copy_of(error))
 
-    async def close(self) -> None:
-        """Calls under way fail as lost."""
-        self._break(WorkLost(f"the line of {self._client} is closed"))
+    async def close(self, why: WorkLost | None = None) -> None:
+        """Calls under way fail as lost, and say why."""
+        self._break(why or WorkLost(f"the line of {self._client} is closed"))
         await _end(tuple(self._trips))
 
 
