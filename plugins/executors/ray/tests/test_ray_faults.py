@@ -122,15 +122,25 @@ def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_aske
 
 def test_a_node_that_vanishes_takes_its_processes_along_and_the_run_goes_on_without(run, undisturbed, second_node):
     made = run("executor.workers=3", "executor.sampler_replicas=2").start()
-    made.pid_of("worker/")
+    rank = made.pid_of("rank/")
+    os.kill(rank, signal.SIGSTOP)  # Ray may take seconds to notice, and the run is not to end before
     there = [name for name, pid in made.processes().items() if second_node.holds(pid)]
     assert there, "some of the run is on the second node"
     second_node.kill()
+    made.until(lambda: made.processes() and not set(there) & made.processes().keys())
+    os.kill(rank, signal.SIGCONT)
     made.finish()
     same_as(made, undisturbed)
     assert set(made.voids()) <= {"lost"}
     said = [event["fault"]["error"] for event in made.events("FaultRecorded")]
     assert all(any(name.partition("/")[2] in text for text in said) for name in there)
+
+
+def test_a_run_that_is_given_a_node_as_it_vanishes_starts_on_what_is_left(run, undisturbed, second_node):
+    """Ray places processes there for a while."""
+    second_node.kill()
+    made = run("executor.workers=3", "executor.sampler_replicas=2").start().finish()
+    same_as(made, undisturbed)
 
 
 # --- the disk -------------------------------------------------------------------------------------------------------
