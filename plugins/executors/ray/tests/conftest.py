@@ -214,29 +214,26 @@ class Run:
         """worker/worker-0.1 and so on -> process id."""
         return {name: int(pid) for name, pid in self.figures("", "/pid").items() if pid}
 
-    def kill(self, name, step=2, under=None):
-        """SIGKILL, when it has episodes of the run in it; `under` is the sort of process to ask for these.
+    def kill(self, name, step=2, busy=False):
+        """SIGKILL; to be `busy`, it must have episodes of the run in it.
 
         It is stopped first, so that what comes to it stays there: between two steps nothing is under way. One that is
         stopped while it loads weights goes on and is stopped again.
         """
         pid = self.pid_of(name, step)
-        while under and not self._held(pid, name, under):
+        while busy and not self._held(pid):
             os.kill(pid, signal.SIGCONT)
             time.sleep(0.07)
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def _held(self, pid, name, under):
+    def _held(self, pid):
         """Stop it; whether there are episodes in it."""
         os.kill(pid, signal.SIGSTOP)
         stopped = time.time()
         place = next(process for process, id in self.processes().items() if id == pid)
         self.until(lambda: (self.status() or {"time_s": 0})["time_s"] > stopped + 1.0)
-        return self._episodes(place if under == name else under)
-
-    def _episodes(self, process):
-        return sum(self.figures(process, "/episodes").values())
+        return any(self.figures(place, "/episodes").values())
 
     def figures(self, sort, figure):
         """Of the processes whose names begin so, as the run told last."""

@@ -30,7 +30,7 @@ def test_undisturbed_it_gives_the_bytes_of_one_process(run, undisturbed):
 @pytest.mark.parametrize("name", ["worker/", "replica/"])
 def test_a_killed_worker_or_replica_is_replaced_and_its_episodes_asked_again(run, undisturbed, name):
     made = run(*TWO).start()
-    pid = made.kill(name, under=name)
+    pid = made.kill(name, busy=True)
     made.finish()
     same_as(made, undisturbed)
     assert set(made.voids()) == {"lost"}
@@ -105,18 +105,16 @@ def test_a_task_that_always_ends_its_process_stops_the_run_with_the_cause(run):
 # --- nodes ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_asked_again(run, undisturbed):
-    for name in (
-        "first",
-        "second",
-        "third",
-    ):  # one whose sandbox is not made yet asks again without a loss, so a kill may cost none
-        made = run("executor.workers=2", "executor.environments=true", plugins="ray,mishaps,server", name=name).start()
-        made.kill("environment/", under="worker/")
-        made.finish()
-        same_as(made, undisturbed)
-        if made.voids():
-            break
+def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_asked_again(run, undisturbed, tmp_path):
+    mark = tmp_path / "asked"
+    made = run(
+        *("executor.workers=2", "executor.environments=true", "sandbox.use=mishaps/stuck", f"sandbox.mark={mark}"),
+        plugins="ray,mishaps,server",
+    ).start()
+    made.until(mark.exists)  # from now on an episode waits for a sandbox of the server
+    made.kill("environment/", step=0)
+    made.finish()
+    same_as(made, undisturbed)
     assert set(made.voids()) == {"lost"}
 
 
