@@ -152,7 +152,7 @@ def test_a_full_disk_stops_the_run_with_its_name_and_with_room_the_resumed_run_e
     disk.mkdir()
     made = own_run(disk, "sampler.turn_s=0.0", "trainer.step_s=0.0")
     unshared = ("unshare", "--user", "--map-root-user", "--mount", "sh", str(SMALL_DISK), str(disk))
-    code, said = made.start(prefix=unshared).end()
+    code, said = made.start(prefix=unshared).end(240)  # two clusters
     assert "full: 1\n" in said
     assert "the run folder cannot be written" in said
     assert "No space left on device" in said
