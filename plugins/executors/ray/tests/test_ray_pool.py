@@ -44,7 +44,7 @@ class Owner:
     """Notes what it is told; `fails` many of the next starts fail because the process vanishes at once."""
 
     def __init__(self):
-        self.told, self.fails, self.error = [], 0, None
+        self.told, self.fails, self.error, self.losses = [], 0, None, 0
         self.broken = {}
         """What happens when a process of that name joins."""
 
@@ -61,6 +61,9 @@ class Owner:
 
     async def vanished(self, pool, name, error):
         self.told.append(("vanished", name))
+
+    def lost(self, error):
+        self.losses += 1
 
     def failed(self, error):
         self.error = error
@@ -99,6 +102,7 @@ def test_a_first_process_that_vanishes_while_it_starts_is_replaced_too():
     async def main(pool, owner):
         assert len(pool.members) == 2
         assert sum(pool.restarted().values()) == 2, "what was started in vain counts"
+        assert owner.losses == 2
 
     played(main, fails=2)
 
@@ -114,6 +118,7 @@ def test_a_successor_that_vanishes_while_it_starts_is_replaced_too():
         pool.members["worker-0.0"].ended.set()
         await until(lambda: "worker-0.4" in pool.members)
         assert [name for what, name in owner.told if what == "vanished"] == ["worker-0.0"], "it was told once"
+        assert owner.losses == 3
 
     played(main)
 

@@ -157,9 +157,11 @@ class RayExecutor:
             self._dispatch.replicas.add(remote.name)
         self._turns.all()
 
-    async def vanished(self, pool: Pool, name: str, error: WorkLost) -> None:
+    def lost(self, error: WorkLost) -> None:
         self._counts["processes_lost"] += 1
         self._build.emit(FaultRecorded(fault=fault_of("host", error, "ray/ray")))
+
+    async def vanished(self, pool: Pool, name: str, error: WorkLost) -> None:
         if pool is self._workers:
             self._dispatch.workers.remove(name)
             await self._lines.pop(name).close(error)

@@ -37,6 +37,10 @@ class Owner(Protocol):
         """It serves no more."""
         ...
 
+    def lost(self, error: WorkLost) -> None:
+        """A process is gone, whether it had served or not."""
+        ...
+
     def failed(self, error: Exception) -> None:
         """No more processes are started."""
         ...
@@ -74,6 +78,7 @@ class Pool:
             try:
                 return await self._start(place)
             except WorkLost as error:
+                self.owner.lost(error)
                 self.restarts.spend(error)
 
     async def _start(self, place: int) -> None:
@@ -104,6 +109,7 @@ class Pool:
 
     async def _drop(self, remote: Remote, error: WorkLost) -> None:
         if self._forget(remote):
+            self.owner.lost(error)
             await self.owner.vanished(self, remote.name, error)
 
     def _forget(self, remote: Remote) -> bool:
