@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from composer_core.protocols import Created, ExecRequest, ExecResult, TemplateSpec
+import pytest
+
+from composer_core.protocols import Created, ExecRequest, ExecResult, Failed, TemplateSpec
 from composer_core.trees import Tree
 from composer_plugin_microvm.config import FirecrackerConfig, QemuConfig
 from composer_plugin_microvm.firecracker_driver import FirecrackerDriver
+from composer_plugin_microvm.machine import Machine
 from composer_plugin_microvm.provider import MachineProvider
 from composer_plugin_microvm.qemu_driver import QemuDriver
 from composer_plugin_microvm.sandbox import MachineSandbox
@@ -68,6 +71,30 @@ async def create(provider: MachineProvider) -> MachineSandbox:
     (child,) = await provider.create(await provider.prepare(SPEC, TREE))
     assert isinstance(child, Created), child
     return child.backend
+
+
+async def given_up(making: Coroutine[Any, Any, list[Created | Failed]], moment: Awaitable[Any]) -> bool:
+    """Cancel what makes sandboxes at a moment, and destroy what it had made before; whether it was under way."""
+    task = asyncio.ensure_future(making)
+    await moment
+    task.cancel()
+    await asyncio.wait([task])
+    if task.cancelled():
+        return True
+    await asyncio.gather(*(child.backend.destroy() for child in task.result() if isinstance(child, Created)))
+    return False
+
+
+def adopting(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when a machine was started and is being told who it is: the middle of a creation, on any machine."""
+    adopt, reached = Machine.adopt, asyncio.Event()
+
+    async def noted(self: Machine, running: bool = False) -> None:
+        reached.set()
+        await adopt(self, running)
+
+    monkeypatch.setattr(Machine, "adopt", noted)
+    return reached
 
 
 async def sh(sandbox: Any, script: str, timeout_s: float = 30.0) -> ExecResult:

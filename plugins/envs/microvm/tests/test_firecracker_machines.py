@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from machines import SPEC, TREE, act, forked, heard, output, sh
+from machines import SPEC, TREE, act, adopting, forked, given_up, heard, output, sh
 
 from composer_core.errors import BackendError, PathError, SandboxUnreachable
 from composer_core.protocols import Failed
@@ -212,18 +212,19 @@ def test_without_a_jailer_it_runs_as_who_runs_it(booted, monkeypatch) -> None:
     assert act(action, evolve(booted, jailer=""), fresh=True) == "one\n"
 
 
-def test_a_creation_that_is_cancelled_or_closed_over_leaves_nothing(booted) -> None:
+def test_a_creation_that_is_cancelled_or_closed_over_leaves_nothing(booted, monkeypatch) -> None:
     async def action(sandbox, provider):
         template = await provider.prepare(SPEC, TREE)
         jails = sandbox.machine.monitor._jail._folder.parent
-        for after_s in (0.0, 0.05, 0.3):
-            creating = asyncio.ensure_future(provider.create(template, 2))
-            await asyncio.sleep(after_s)
-            creating.cancel()
-            await asyncio.wait([creating])
+        for after_s in (0.0, 0.05, 0.1, 0.2):
+            await given_up(provider.create(template, 2), asyncio.sleep(after_s))
             assert len([*jails.iterdir()]) == 1
+        reached = adopting(monkeypatch)
+        assert await given_up(provider.create(template, 2), reached.wait())
+        assert len([*jails.iterdir()]) == 1
+        reached.clear()
         creating = asyncio.ensure_future(provider.create(template, 2))
-        await asyncio.sleep(0.1)
+        await reached.wait()
         await provider.close()
         assert all(isinstance(child, Failed) for child in await creating)
         assert not [*Path(booted.cache, "firecracker").glob("run-*")]

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from machines import SPEC, TREE, act, create, heard, new_provider, output, sh
+from machines import SPEC, TREE, act, adopting, create, given_up, heard, new_provider, output, sh
 
 from composer_core.errors import NoCapacity, SandboxGone
 from composer_core.protocols import Created, Failed
@@ -151,13 +151,13 @@ def test_snapshots_beyond_their_memory_are_refused() -> None:
     act(action, QemuConfig(store_bytes=24 << 20))
 
 
-def test_closing_while_machines_start_leaves_none() -> None:
+def test_closing_while_machines_start_leaves_none(monkeypatch) -> None:
     async def whole() -> None:
         provider = new_provider()
         template = await provider.prepare(SPEC, TREE)
-        before = children()
+        before, reached = children(), adopting(monkeypatch)
         starting = asyncio.ensure_future(provider.create(template, 4))
-        await asyncio.sleep(0.06)
+        await reached.wait()
         await provider.close()
         assert all(isinstance(child, Failed) for child in await starting)
         assert children() == before
@@ -186,16 +186,15 @@ def test_closing_ends_what_can_be_ended_and_then_raises_the_first_error(monkeypa
     asyncio.run(whole())
 
 
-def test_a_cancelled_creation_leaves_no_machine() -> None:
+def test_a_cancelled_creation_leaves_no_machine(monkeypatch) -> None:
     async def action(sandbox, provider):
         template = await provider.prepare(SPEC, TREE)
         before = children()
-        for after_s in (0.0, 0.02, 0.05, 0.09):
-            creating = asyncio.ensure_future(provider.create(template, 2))
-            await asyncio.sleep(after_s)
-            creating.cancel()
-            await asyncio.wait([creating])
+        for after_s in (0.0, 0.01, 0.02, 0.04, 0.08):
+            await given_up(provider.create(template, 2), asyncio.sleep(after_s))
             assert not children() - before
+        assert await given_up(provider.create(template, 2), adopting(monkeypatch).wait())
+        assert not children() - before
         await create(provider)
 
     act(action)
@@ -205,12 +204,7 @@ def test_a_cancelled_fork_leaves_no_child_and_a_parent_that_goes_on() -> None:
     async def action(sandbox, provider):
         before = children()
         for step in range(40):  # the machine stands still for some milliseconds of a fork
-            forking = asyncio.ensure_future(sandbox.fork(1))
-            await asyncio.sleep(step * 0.0005)
-            forking.cancel()
-            await asyncio.wait([forking])
-            if not forking.cancelled():  # Python 3.11 may lose a cancellation in the moment in which a wait ends
-                await asyncio.gather(*(child.backend.destroy() for child in forking.result()))
+            await given_up(sandbox.fork(1), asyncio.sleep(step * 0.0005))
             assert await asyncio.wait_for(output(sandbox, "echo on"), 20) == "on\n", step
             assert not children() - before
 
