@@ -32,7 +32,7 @@ from composer_core.rundir import RunDir
 
 ROOT = HERE.parent.parent
 DOCS = ROOT / "docs"
-INTERRUPTED = "interrupted; the same command resumes each run from what it committed last"
+INTERRUPTED = "interrupted; the same command goes on from what is there, runs from what they committed last"
 NOTHING_KEPT = "interrupted; nothing was kept"
 
 
@@ -44,16 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.quick:
             return measure_quickly(options)
         failed: list[str] = []
+        runs = Runs(options.runs, settings=options.set)
         if not options.page:
-            results.load(options.results)  # what cannot be read is told now and not after hours
+            results.load(options.results, runs)  # what cannot be read is told now and not after hours
             with RunDir(options.runs).lock():
-                failed = measure_all(options, Runs(options.runs, settings=options.set))
-        write(results.load(options.results), options.out)
+                failed = measure_all(options, runs)
+        write(results.load(options.results, runs), options.out)
     except ComposerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, SystemExit) as end:
-        print(NOTHING_KEPT if options.quick or options.page else INTERRUPTED, file=sys.stderr)
+        print(NOTHING_KEPT if options.quick else INTERRUPTED, file=sys.stderr)
         if isinstance(end, SystemExit):
             raise
         return 130
@@ -66,14 +67,15 @@ def refuse(options: argparse.Namespace) -> None:
     """What cannot be done, would be ignored, or would write something else over what is committed: ConfigError."""
     default = vars(parser().parse_args([]))
     given = {name for name, value in vars(options).items() if value != default[name]}
-    for alone, takes in (("page", {"results", "out"}), ("quick", {"findings", "seeds", "jobs", "set"})):
+    for alone, takes in (("page", {"results", "out", "set"}), ("quick", {"findings", "seeds", "jobs", "set"})):
         if alone in given and (ignored := given - takes - {alone}):
             raise ConfigError(f"--{alone} makes no use of {', '.join(sorted(ignored))}", fix="leave it out")
     if options.page and not options.results.is_dir():
         raise ConfigError("the page would be empty", where="--results", expected="a folder", found=str(options.results))
-    own = {"results", "out", "runs"}
+    own = {"results", "out"} if options.page else {"results", "out", "runs"}
     if options.set and not options.quick and own - given:
-        raise ConfigError("--set is to try something out", fix="give it --results, --out and --runs of its own")
+        fix = f"give it {', '.join(f'--{name}' for name in sorted(own))} of its own"
+        raise ConfigError("--set is to try something out", fix=fix)
     if not options.page and not metadata.entry_points(group="composer.plugins", name="chores"):
         raise ConfigError("the task set is not installed", who="chores", fix="pip install ./examples/findings")
 
@@ -120,10 +122,11 @@ def measure_quickly(options: argparse.Namespace) -> int:
     """Every run in miniature, one seed, in a folder that is thrown away; prints what the page would say of it."""
     with tempfile.TemporaryDirectory() as folder:
         options.results, options.seeds = Path(folder) / "results", options.seeds[:1]
-        failed = measure_all(options, Runs(Path(folder) / "runs", quick=True, settings=options.set))
+        runs = Runs(Path(folder) / "runs", quick=True, settings=options.set)
+        failed = measure_all(options, runs)
         for name in failed:
             print((Path(folder) / f"runs/{name}.log").read_text(encoding="utf-8"), file=sys.stderr)
-        found = results.load(options.results)
+        found = results.load(options.results, runs)
     judged = judge(found)
     print("\nWhat the page would say. It is made in miniature: nothing of this is a finding.")
     for key in options.findings or FINDINGS:
@@ -135,12 +138,13 @@ def measure_quickly(options: argparse.Namespace) -> int:
 
 def write(found: Sequence[results.Result], out: Path) -> None:
     """The page, and a figure for each finding that has a result."""
-    (out / "findings").mkdir(parents=True, exist_ok=True)
     judged, remarks = judge(found), tomllib.loads((HERE / "remarks.toml").read_text(encoding="utf-8"))
-    (out / "findings.md").write_text(page(found, judged, remarks), encoding="utf-8")
-    for key in FINDINGS:
-        if drawn := figure(key, judged[key], arms_of(key, found)):
-            (out / f"findings/{key}.svg").write_text(drawn, encoding="utf-8")
+    drawn = {key: figure(key, judged[key], arms_of(key, found)) for key in FINDINGS}
+    made = {f"findings/{key}.svg": text for key, text in drawn.items() if text}
+    made["findings.md"] = page(found, judged, remarks)
+    (out / "findings").mkdir(parents=True, exist_ok=True)
+    for name, text in made.items():
+        (out / name).write_text(text, encoding="utf-8")
     print(f"wrote {out / 'findings.md'}")
 
 
@@ -181,7 +185,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set in every arm, to try out; with --results, --out and --runs",
+        help="set in every arm, to try out; with --results, --out and --runs, and again with --page of what was found",
     )
     return made
 

@@ -88,7 +88,9 @@ def frame(series: Sequence[Series], title: str, x_name: str, y_name: str) -> str
             across, down = place(*point)
             parts.append(f'<circle class="{kind}" cx="{across}" cy="{down}" r="4"/>')
             if one.labels:
-                parts.append(f'<text x="{across}" y="{down - 8}" text-anchor="middle">{escape(one.labels[at])}</text>')
+                parts.append(
+                    f'<text x="{across}" y="{down - 8:.1f}" text-anchor="middle">{escape(one.labels[at])}</text>'
+                )
         if one.line and (inside := _inside(one.line, (x_low, x_high), (y_low, y_high))):
             ends = [place(x, one.line[0] * x + one.line[1]) for x in inside]
             parts.append(f'<path class="fit {kind}" d="M{ends[0][0]} {ends[0][1]}L{ends[1][0]} {ends[1][1]}"/>')

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 
@@ -86,17 +87,18 @@ from it.
 """
 
 
-def digest(names: Iterable[str]) -> str:
-    """Of what runs are made of, but for comments and the seed; empty for runs of another example.
+def content(name: str) -> Mapping[str, Any]:
+    """What the run file of a recipe says, so without its comments."""
+    return tomllib.loads((HERE / RECIPES[name].file).read_text(encoding="utf-8"))
+
+
+def digest(made: Iterable[tuple[str, Mapping[str, Any], Sequence[str]]]) -> str:
+    """Of what runs were made of: name, content of the file, and what was set but for the seed; empty for none.
 
     What has another digest than its arm has now was found by other settings.
     """
-    made = [
-        (name, tomllib.loads((HERE / recipe.file).read_text(encoding="utf-8")), recipe.settings)
-        for name in names
-        if (recipe := RECIPES.get(name))
-    ]
-    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16] if made else ""
+    rows = [*made]
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16] if rows else ""
 
 
 def chain(name: str) -> list[str]:

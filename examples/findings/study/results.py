@@ -15,12 +15,12 @@ from cattrs import BaseValidationError, Converter, transform_error
 from composer_core.errors import ConfigError
 from study import reading
 from study.findings import FINDINGS
-from study.recipes import HERE, chain, digest
+from study.recipes import HERE, chain
 from study.running import Runs
 
 FOLDER = HERE / "results"
 CONVERTER = Converter(forbid_extra_keys=True)
-AGAIN = "move it away, and it is measured again"
+AGAIN = "move away what is told, and findings.py measures it again"
 
 
 @frozen
@@ -40,7 +40,7 @@ class Result:
     seconds: dict[str, float]
     """Run -> wall clock, of all in `runs_of`; runs that findings share stand in each."""
     recipe: str = ""
-    """Digest of what these runs are made of (`recipes.digest`)."""
+    """Digest of what these runs were made of (`recipes.digest`)."""
     before: reading.Table = field(factory=dict)
     """The evaluation before reinforcement learning, if the arm has one."""
     after: reading.Table = field(factory=dict)
@@ -54,14 +54,14 @@ def path(finding: str, arm: str, seed: int, folder: Path = FOLDER) -> Path:
     return folder / f"{finding}-{arm}-{seed}.json"
 
 
-def load(folder: Path = FOLDER) -> list[Result]:
-    """Every result of a folder, in order of arms and seeds.
+def load(folder: Path = FOLDER, runs: Runs | None = None) -> list[Result]:
+    """Every result of a folder, in order of arms and seeds; `runs` are those that they would be read from now.
 
     Raises:
         ConfigError: a file is no result, is of no finding's arm or of another than its name says, or files were read
             from other runs than their arms are read from now, or from runs of other settings.
     """
-    found, stale = [], []
+    now, found, stale = runs or Runs(folder), [], []
     for file in sorted(folder.glob("*.json")):
         try:
             one = CONVERTER.structure(json.loads(file.read_text(encoding="utf-8")), Result)
@@ -72,14 +72,13 @@ def load(folder: Path = FOLDER) -> list[Result]:
             raise ConfigError("is of no finding that there is", where=str(file), fix="move it away")
         if file != (named := path(one.finding, one.arm, one.seed, folder)):
             raise ConfigError("is of another arm or seed than its name says", where=str(file), expected=named.name)
-        runs = runs_of(one.finding, one.arm)
-        if ([*one.seconds], one.recipe) != (runs, digest(runs)):
-            stale.append(file.name)
+        if [*one.seconds] != (wanted := runs_of(one.finding, one.arm)):
+            stale.append(f"{file.name} (of the runs {', '.join(one.seconds)}; now {', '.join(wanted)})")
+        elif one.recipe != now.expected(wanted):
+            stale.append(f"{file.name} (of other settings)")
         found.append(one)
     if stale:
-        told = f"{len(stale)} results are of other runs, or of runs of other settings, than their arms have now"
-        fix = "move them away, and findings.py measures them again"
-        raise ConfigError(told, where=str(folder), found=", ".join(stale), fix=fix)
+        raise ConfigError("results are not of what is run now", where=str(folder), found="; ".join(stale), fix=AGAIN)
     return sorted(found, key=lambda one: (one.finding, [*FINDINGS[one.finding].arms].index(one.arm), one.seed))
 
 
@@ -122,7 +121,7 @@ def measure(finding: str, arm: str, seed: int, runs: Runs, command: str) -> Resu
         command=command,
         date=reading.date(folders[-1]),
         seconds={folder.name.rpartition("-")[0]: reading.seconds(folder) for folder in (*folders, *timed)},
-        recipe=digest(runs_of(finding, arm)),
+        recipe=runs.digest(runs_of(finding, arm), seed),
         before=reading.evaluation(folders[-1], "before"),
         after=after,
         groups=[list(group) for group in reading.groups(folders[-1])] if finding == "scaling" else [],

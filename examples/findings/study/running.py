@@ -21,7 +21,7 @@ from composer_core.cli import Options
 from composer_core.commands.common import load_run
 from composer_core.errors import ConfigError
 from study.findings import FINDINGS
-from study.recipes import HERE, RECIPES, chain
+from study.recipes import HERE, RECIPES, chain, content, digest
 
 QUICK = (
     'trackers=["core/jsonl"]',
@@ -68,7 +68,7 @@ class Runs:
         needed = {one for name in names for one in chain(name)}
         todo = [name for name in RECIPES if name in needed and not self._finished(name, seed)]
         for name in todo:
-            config, _ = load_run(HERE / RECIPES[name].file, tuple(self._sets(name, seed)), Options())
+            config, _ = load_run(HERE / RECIPES[name].file, (f"seed={seed}", *self._sets(name)), Options())
             if config.rewards and MEASURES not in [reward.use for reward in config.rewards]:
                 raise ConfigError("what the arm does would not be measured", where=f"rewards of {name}", fix=MEASURES)
         order = TopologicalSorter({name: {*chain(name)[:-1]} & {*todo} for name in todo})
@@ -108,6 +108,15 @@ class Runs:
         known = [_read(self._note(name, seed))["revision"] for name in names]
         return ", ".join(dict.fromkeys(known))
 
+    def digest(self, names: Iterable[str], seed: int) -> str:
+        """Of what these runs were made of (`recipes.digest`), whatever their files say by now."""
+        notes = {name: _read(self._note(name, seed)) for name in names}
+        return digest((name, note["file"], note["settings"]) for name, note in notes.items())
+
+    def expected(self, names: Iterable[str]) -> str:
+        """The digest that they have if they are made now; those of another example are left out."""
+        return digest((name, content(name), self._sets(name)) for name in names if name in RECIPES)
+
     def _note(self, name: str, seed: int) -> Path:
         """What a run was made of, beside its folder."""
         return self.folder / f"{name}-{seed}.json"
@@ -123,7 +132,8 @@ class Runs:
         if not note.exists():
             raise ConfigError("what it was made of is not known", where=str(folder), expected=str(note), fix=MOVE)
         known = _read(note)
-        differing = [part for part, value in self._made_of(name, seed).items() if known.get(part) != value]
+        wanted = json.loads(json.dumps(self._made_of(name, seed)))
+        differing = [part for part, value in wanted.items() if known.get(part) != value]
         if differing:
             raise ConfigError(f"made of another {' and other '.join(differing)}", where=str(folder), fix=MOVE)
         return (folder / "summary.json").exists()
@@ -135,7 +145,7 @@ class Runs:
             self.folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps({**made_of, "revision": revision()}, indent=1)
             self._note(name, seed).write_text(text, encoding="utf-8")
-        sets = [*self._sets(name, seed), "threads=1"]
+        sets = [f"seed={seed}", *self._sets(name), "threads=1"]
         sets += [f"model.path={json.dumps(str(self.folder / f'{after}-{seed}/model'))}"] if after else []
         words = ["train", str(HERE / RECIPES[name].file), "--run-dir", str(folder), "--or-resume"]
         words += [word for text in sets for word in ("--set", text)]
@@ -144,18 +154,19 @@ class Runs:
             return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
     def _made_of(self, name: str, seed: int) -> Mapping[str, object]:
-        """What makes a run what it is: its file, what is set in it, and the same of the run before."""
+        """What makes a run what it is beside its seed: its file, what is set in it, and the same of the run before."""
         after = RECIPES[name].after
         note = self._note(after, seed) if after else None
         return {
-            "file": (HERE / RECIPES[name].file).read_text(encoding="utf-8"),
-            "settings": self._sets(name, seed),
+            "file": content(name),
+            "settings": self._sets(name),
             "run before": _read(note) if note and note.exists() else None,
         }
 
-    def _sets(self, name: str, seed: int) -> list[str]:
+    def _sets(self, name: str) -> list[str]:
+        """Beside the seed."""
         recipe = RECIPES[name]
-        sets = [f"seed={seed}", *recipe.settings, *(self.settings if name in OF_ARMS else ())]
+        sets = [*recipe.settings, *(self.settings if name in OF_ARMS else ())]
         return [*sets, *(_tiny(recipe.file, recipe.settings, first=recipe.after is None) if self.quick else [])]
 
 

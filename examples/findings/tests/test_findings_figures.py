@@ -10,18 +10,14 @@ from study.curves import least_squares
 from study.effects import interval, measured, pooled, signed
 from study.findings import FINDINGS, Effect
 from study.page import arms_of, figure, found, judge, page, seeds_of
-from study.recipes import HERE, RECIPES, chain, digest
+from study.recipes import HERE, RECIPES, chain
 from study.results import Result, load, path, runs_of, save
+from study.running import Runs
 
 from composer_core import statistics
 from composer_core.errors import ConfigError
 
 RESAMPLES = statistics.RESAMPLES
-
-
-@pytest.fixture(autouse=True)
-def fewer_resamples(monkeypatch):
-    monkeypatch.setattr(statistics, "RESAMPLES", 200)
 
 
 def table(**columns):
@@ -40,7 +36,7 @@ def table(**columns):
 def result(finding, arm, seed=1, **given):
     known = {"revision": "abc", "machine": "m", "command": "c", "date": "2026-01-01"}
     runs = runs_of(finding, arm) if arm in FINDINGS[finding].arms else []
-    made = {"seconds": dict.fromkeys(runs, 60.0), "recipe": digest(runs)}
+    made = {"seconds": dict.fromkeys(runs, 60.0), "recipe": Runs(HERE).expected(runs)}
     return Result(finding, arm, seed, **{**known, **made, **given})
 
 
@@ -305,7 +301,7 @@ def test_a_curve_that_does_not_rise_is_not_reproduced():
     for one in made:
         one.groups[:] = [[step, tokens, bugs, 8, size] for step, tokens, bugs, _, size in one.groups]
     arms = arms_of("scaling", made)
-    assert [one.verdict for one in found(FINDINGS["scaling"], arms)] == ["holds", "holds", "open", "open"]
+    assert [one.verdict for one in found(FINDINGS["scaling"], arms)] == ["holds", "holds", "", "open", "open"]
     assert "**Not reproduced**: mean reward for each doubling of tokens; best of 16 for each" in paged(made)
 
 
@@ -351,8 +347,12 @@ def test_a_result_of_no_finding_is_refused(tmp_path):
         ('"seed": 1', '"sead": 1', "no result: .*seed"),
         ('"after": {}', '"after": null', "no result: .*after"),
         ('"seed": 1', '"seed": 2', "of another arm or seed(.|\n)*effort-none-2.json"),
-        ('"manners"', '"habits"', "1 results are of other runs(.|\n)*effort-none-1.json(.|\n)*measures them again"),
-        ('"recipe": "', '"recipe": "0', "of runs of other settings(.|\n)*effort-none-1.json"),
+        (
+            '"manners"',
+            '"habits"',
+            r"effort-none-1.json \(of the runs base, habits, effort-none; now base, manners, effort-none\)",
+        ),
+        ('"recipe": "', '"recipe": "0', r"effort-none-1.json \(of other settings\)(.|\n)*measures it again"),
         ("{", "", "no result: .*"),
     ],
 )

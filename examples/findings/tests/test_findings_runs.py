@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 from study import recipes, results, running
 from study.findings import FINDINGS
-from study.recipes import HERE, RECIPES, chain, digest
+from study.recipes import HERE, RECIPES, chain
 from study.running import Runs
 
 from composer_core.config import load
@@ -84,13 +84,28 @@ def test_a_digest_is_of_settings_and_of_every_run_before_and_not_of_comments(tmp
     shutil.copytree(HERE, tmp_path / "copy", ignore=lambda folder, names: [one for one in names if "." not in one])
     monkeypatch.setattr(recipes, "HERE", tmp_path / "copy")
     names = chain("effort-none")
-    first, file = digest(names), tmp_path / "copy/base.toml"
+    runs, file = Runs(tmp_path), tmp_path / "copy/base.toml"
+    first = runs.expected(names)
     file.write_text("# a remark\n" + file.read_text())
-    assert digest(names) == first
-    assert digest(chain("effort-linear")) != first
+    assert runs.expected(names) == first
+    assert runs.expected(chain("effort-linear")) != first
+    assert Runs(tmp_path, settings=["limits.turns=9"]).expected(names) != first
+    assert Runs(tmp_path, quick=True).expected(names) != first
     file.write_text(file.read_text().replace("steps = 700", "steps = 701"))
-    assert digest(names) != first
-    assert digest(["self"]) == ""
+    assert runs.expected(names) != first
+    assert runs.expected(["self"]) == ""
+
+
+def test_what_runs_were_made_of_does_not_change_with_their_files(tmp_path, monkeypatch, trained):
+    shutil.copytree(HERE, tmp_path / "copy", ignore=lambda folder, names: [one for one in names if "." not in one])
+    monkeypatch.setattr(recipes, "HERE", tmp_path / "copy")
+    runs, names, file = Runs(tmp_path / "runs"), chain("effort-none"), tmp_path / "copy/effort.toml"
+    runs.make(["effort-none"], 1, 1)
+    assert (made := runs.digest(names, 1)) == runs.expected(names)
+    file.write_text("# a remark\n" + file.read_text())
+    assert runs.make(["effort-none"], 1, 1) == [], "a remark makes no other run"
+    file.write_text(file.read_text().replace("\nsteps = ", "\nsteps = 1"))
+    assert runs.digest(names, 1) == made != runs.expected(names)
 
 
 def test_who_interrupts_a_quick_run_is_not_told_that_it_is_resumed(monkeypatch, capsys):
@@ -207,7 +222,8 @@ def measured(monkeypatch, tmp_path, trained):
     def measure(key, arm, seed, runs, command):
         read.append((key, arm, seed))
         names = results.runs_of(key, arm)
-        return results.Result(key, arm, seed, "abc", "", command, "", dict.fromkeys(names, 0.0), digest(names))
+        made = runs.digest(names, seed)
+        return results.Result(key, arm, seed, "abc", "", command, "", dict.fromkeys(names, 0.0), made)
 
     monkeypatch.setattr(findings.results, "measure", measure)
     monkeypatch.setattr(findings, "write", lambda found, out: None)
@@ -264,7 +280,7 @@ def test_a_signal_ends_the_runs_under_way(monkeypatch, tmp_path, trained, measur
     assert found == code
     assert {name: process.stopped for name, process in trained.items()} == {"base-1": True, "base-one-1": True}
     assert signal.getsignal(signal.SIGTERM) is before
-    assert "resumes each run from what it committed last" in capsys.readouterr().err
+    assert "goes on from what is there" in capsys.readouterr().err
 
 
 def test_one_at_a_time_makes_the_runs_of_a_folder(tmp_path, trained, measured, capsys):
@@ -287,13 +303,15 @@ def test_what_cannot_be_asked_is_refused(capsys, words, said):
 
 def test_nothing_is_written_over_by_a_try_out_or_a_page_of_nothing(tmp_path, trained, capsys):
     assert findings.main(["effort", "--set", "limits.turns=9"]) == 2
-    assert "give it --results, --out and --runs of its own" in capsys.readouterr().err
+    assert "give it --out, --results, --runs of its own" in capsys.readouterr().err
+    assert findings.main(["--page", "--set", "limits.turns=9", f"--results={tmp_path}"]) == 2
+    assert "give it --out, --results of its own" in capsys.readouterr().err
     assert findings.main(["--page", f"--results={tmp_path / 'none'}"]) == 2
     assert "the page would be empty" in capsys.readouterr().err
     committed = os.path.relpath(results.FOLDER)
     own = [f"--{name}={tmp_path}" for name in ("runs", "out")]
     assert findings.main(["effort", "--set", "limits.turns=9", f"--results={committed}", *own]) == 2
-    assert "give it --results, --out and --runs of its own" in capsys.readouterr().err
+    assert "give it --out, --results, --runs of its own" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
 
 
@@ -301,7 +319,7 @@ def test_nothing_is_written_over_by_a_try_out_or_a_page_of_nothing(tmp_path, tra
     ("words", "said"),
     [
         (["--page", "effort"], "--page makes no use of findings"),
-        (["--page", "--set", "seed=2", "--quick"], "--page makes no use of quick, set"),
+        (["--page", "--runs", "build", "--quick"], "--page makes no use of quick, runs"),
         (["--quick", "--out", "build"], "--quick makes no use of out"),
     ],
 )
@@ -350,7 +368,7 @@ def test_a_run_is_made_once_and_one_made_of_something_else_is_not_taken_for_it(m
     Runs(tmp_path).make(["scaling"], 1, 1)
     assert Runs(tmp_path).revision(chain("scaling"), 1) == "abc, def"
     note = tmp_path / "base-1.json"
-    note.write_text(note.read_text().replace("seed=1", "seed=1.0"))
+    note.write_text(note.read_text().replace('"settings": []', '"settings": ["threads=2"]'))
     with pytest.raises(ConfigError, match=r"another settings\n.*base-1\n.*move it away"):
         Runs(tmp_path).make(["habits"], 1, 1)
     note.write_text("{")
@@ -369,3 +387,16 @@ def test_what_is_set_to_try_out_holds_in_every_run_that_an_arm_is_read_from(tmp_
     asked = {name: "limits.turns=9" in process.words for name, process in trained.items()}
     shared, own = ("base-1", "manners-parallel-1"), ("parallel-none-1", "parallel-none-alone-a-1")
     assert asked == dict.fromkeys(shared, False) | dict.fromkeys(own, True)
+
+
+def test_what_was_found_by_a_try_out_is_read_with_what_was_set_alone(tmp_path, measured, capsys):
+    asked = ("effort", "--seeds", "1", "--set", "limits.turns=9")
+    assert ask(tmp_path, *asked) == 0
+    assert ask(tmp_path, *asked) == 0
+    pages = [
+        findings.main(["--page", f"--results={tmp_path / 'results'}", f"--out={tmp_path}", *words])
+        for words in (["--set", "limits.turns=9"], ["--set", "limits.turns=6"], [])
+    ]
+    assert pages == [0, 2, 2]
+    assert "effort-none-1.json (of other settings)" in capsys.readouterr().err
+    assert ask(tmp_path, "effort", "--seeds", "1", "--set", "limits.turns=6") == 2
