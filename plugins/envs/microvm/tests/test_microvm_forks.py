@@ -162,7 +162,7 @@ def test_closing_while_machines_start_leaves_none(monkeypatch) -> None:
         assert all(isinstance(child, Failed) for child in await starting)
         assert children() == before
 
-    asyncio.run(whole())
+    asyncio.run(asyncio.wait_for(whole(), 120))
 
 
 def test_closing_ends_what_can_be_ended_and_then_raises_the_first_error(monkeypatch) -> None:

@@ -120,13 +120,15 @@ def test_a_killed_environment_server_is_replaced_and_its_sandboxes_episodes_aske
 
 def test_a_node_that_vanishes_takes_its_processes_along_and_the_run_goes_on_without(run, undisturbed, second_node):
     made = run("executor.workers=3", "executor.sampler_replicas=2").start()
-    rank = made.pid_of("rank/")
+    rank = made.pid_of("rank/", step=0)
     os.kill(rank, signal.SIGSTOP)  # Ray may take seconds to notice, and the run is not to end before
-    there = [name for name, pid in made.processes().items() if second_node.holds(pid)]
-    assert there, "some of the run is on the second node"
-    second_node.kill()
-    made.until(lambda: made.processes() and not set(there) & made.processes().keys())
-    os.kill(rank, signal.SIGCONT)
+    try:
+        there = [name for name, pid in made.processes().items() if second_node.holds(pid)]
+        assert there, "some of the run is on the second node"
+        second_node.kill()
+        made.until(lambda: made.processes() and not set(there) & made.processes().keys())
+    finally:
+        os.kill(rank, signal.SIGCONT)
     made.finish()
     same_as(made, undisturbed)
     assert set(made.voids()) <= {"lost"}

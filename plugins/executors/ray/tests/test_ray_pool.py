@@ -44,14 +44,14 @@ class Owner:
     """Notes what it is told; `fails` many of the next starts fail because the process vanishes at once."""
 
     def __init__(self):
-        self.told, self.fails, self.error, self.losses = [], 0, None, 0
+        self.told, self.fails, self.how, self.error, self.losses = [], 0, None, None, 0
         self.broken = {}
         """What happens when a process of that name joins."""
 
     async def ready(self, pool, name, place):
         if self.fails:
             self.fails -= 1
-            raise WorkLost(f"process {name} is gone")
+            raise self.how or WorkLost(f"process {name} is gone")
         return Process(name)
 
     async def joined(self, pool, remote):
@@ -69,10 +69,10 @@ class Owner:
         self.error = error
 
 
-def played(main, most=5, answer_timeout_s=20.0, fails=0):
+def played(main, most=5, answer_timeout_s=20.0, fails=0, how=None):
     async def whole():
         owner = Owner()
-        owner.fails = fails
+        owner.fails, owner.how = fails, how
         pool = Pool("worker", 2, owner, Restarts(most), answer_timeout_s)
         await pool.open()
         try:
@@ -105,6 +105,18 @@ def test_a_first_process_that_vanishes_while_it_starts_is_replaced_too():
         assert owner.losses == 2
 
     played(main, fails=2)
+
+
+def test_what_several_wait_for_is_lost_once():
+    """Workers of one node wait for one environment server."""
+    server = WorkLost("process environment-0 is gone")
+
+    async def main(pool, owner):
+        assert len(pool.members) == 2
+        assert sum(pool.restarted().values()) == 2
+        assert owner.losses == 1
+
+    played(main, most=1, fails=2, how=server)
 
 
 def test_first_processes_that_always_vanish_are_told():

@@ -99,6 +99,7 @@ class RayExecutor:
                 await self._load(replica)
         except BaseException:
             replica.kill()
+            self._serves.pop(replica.name, None)
             raise
         return replica
 

@@ -78,8 +78,9 @@ class Pool:
             try:
                 return await self._start(place)
             except WorkLost as error:
-                self.owner.lost(error)
-                self.restarts.spend(error)
+                if not self.restarts.knows(error):
+                    self.owner.lost(error)
+                    self.restarts.spend(error)
 
     async def _start(self, place: int) -> None:
         name = f"{self.sort}-{place}.{self._started}"

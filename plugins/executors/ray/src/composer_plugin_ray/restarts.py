@@ -22,7 +22,11 @@ class Restarts:
 
     most: int
     clock: Callable[[], float] = time.monotonic
-    _times: deque[float] = Factory(deque)
+    _lost: deque[tuple[float, Exception]] = Factory(deque)
+
+    def knows(self, lost: Exception) -> bool:
+        """Whether this very loss was spent for: workers of one node wait for one environment server."""
+        return any(one is lost for _, one in self._lost)
 
     def spend(self, lost: Exception) -> None:
         """Allow one more start.
@@ -31,12 +35,12 @@ class Restarts:
             ComposerError: too many within an hour.
         """
         now = self.clock()
-        while self._times and now - self._times[0] > HOUR_S:
-            self._times.popleft()
-        self._times.append(now)
-        if len(self._times) > self.most:
+        while self._lost and now - self._lost[0][0] > HOUR_S:
+            self._lost.popleft()
+        self._lost.append((now, lost))
+        if len(self._lost) > self.most:
             raise ComposerError(
-                f"{len(self._times)} processes of the run were lost within an hour",
+                f"{len(self._lost)} processes of the run were lost within an hour",
                 who="ray/ray",
                 found=str(lost).replace("\n", ";"),
                 expected=f"at most {self.most} (executor.restarts_per_hour)",
