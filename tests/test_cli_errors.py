@@ -123,6 +123,11 @@ def test_a_blocked_plugin_is_not_loaded(composer_run):
     assert "add 'fakes'" not in error
 
 
+@pytest.mark.parametrize("option", [["--plugins", "fakes"], ["-p", "no:fakes"], ["--debug"]])
+def test_an_option_of_every_command_that_stands_behind_it_is_told_its_place(composer_run, option):
+    refused(composer_run("check", FAKES, *option), f"stands before the command: composer-run {option[0]} ...")
+
+
 def test_an_unknown_command_is_refused_with_a_suggestion(composer_run):
     refused(composer_run("trian", FAKES), "did you mean 'train'")
 

@@ -134,6 +134,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = group.main(args=argv, prog_name="composer-run", standalone_mode=False)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.option_name in {
+            name for one in group.params for name in one.opts
+        }:
+            error.message = f"{error.option_name} stands before the command: composer-run {error.option_name} ..."
         said = StringIO()
         error.show(said)
         click.echo(printable(said.getvalue()), err=True, nl=False)
