@@ -138,9 +138,12 @@ def test_a_node_that_vanishes_takes_its_processes_along_and_the_run_goes_on_with
 
 def test_a_run_that_is_given_a_node_as_it_vanishes_starts_on_what_is_left(run, undisturbed, second_node):
     """Ray places processes there for a while."""
+    made = run("executor.workers=3", "executor.sampler_replicas=2").start()
+    made.until(lambda: made.events("RunStarted"))
     second_node.kill()
-    made = run("executor.workers=3", "executor.sampler_replicas=2").start().finish()
+    made.finish()
     same_as(made, undisturbed)
+    assert "gone" in made.events("FaultRecorded")[0]["fault"]["error"]
 
 
 # --- the disk -------------------------------------------------------------------------------------------------------
