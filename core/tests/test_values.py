@@ -1,6 +1,7 @@
 """Small values: columns, trees, noise, statistics, rewards, errors."""
 
 import asyncio
+import gc
 import math
 import pickle
 
@@ -165,6 +166,32 @@ def test_a_pure_reward_scores_equal_patches_once_and_forgets_failures():
 
     asyncio.run(main())
     assert len(calls) == 3
+
+
+def test_a_grading_that_nobody_waits_for_any_more_leaves_no_report_of_how_it_ended():
+    """An interrupted run closes its sandboxes, and hundreds of gradings fail in them."""
+    reports, closed = [], asyncio.Event()
+
+    async def grade(patch):
+        await closed.wait()
+        raise OSError("the sandboxes are closed")
+
+    class Task:
+        id = "t"
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+        scoring = asyncio.ensure_future(reward(grade, pure=True).score({"task": Task, "patch": Patch()}))
+        await asyncio.sleep(0.01)
+        scoring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await scoring
+        closed.set()
+        await asyncio.sleep(0.01)
+        gc.collect()  # a task reports what it failed with when it is forgotten
+
+    asyncio.run(main())
+    assert not reports
 
 
 def test_a_pure_reward_remembers_its_latest_scores_only(monkeypatch):

@@ -124,8 +124,7 @@ def group(ctx: click.Context, plugins: str, switches: tuple[str, ...], debug: bo
 
         # a name that means nothing is refused, whichever the command; a name that two offer is what `plugins` shows
         select((), blocked, {one.name: one for one in installed()})
-    names = tuple(name.strip() for name in plugins.split(",") if name.strip())
-    ctx.obj = Options(names, tuple(blocked), debug)
+    ctx.obj = Options(tuple(filter(None, map(str.strip, plugins.split(",")))), tuple(blocked), debug)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -137,7 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(error, click.NoSuchOption) and error.option_name in {
             name for one in group.params for name in one.opts
         }:
-            error.message = f"{error.option_name} stands before the command: composer-run {error.option_name} ..."
+            error = click.UsageError(
+                f"{error.option_name} stands before the command: composer-run {error.option_name} ...", error.ctx
+            )
         said = StringIO()
         error.show(said)
         click.echo(printable(said.getvalue()), err=True, nl=False)

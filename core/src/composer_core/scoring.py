@@ -72,6 +72,8 @@ class Reward:
         found = self._known.get(key)
         if found is None or (found.done() and (found.cancelled() or found.exception())):
             found = self._known[key] = asyncio.ensure_future(self._score(available))
+            # Whoever waits hears it; when an interrupted run has left nobody, a failure is one of closed sandboxes.
+            found.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             if len(self._known) > KEPT_SCORES:
                 self._known.pop(next(iter(self._known)))
         return await asyncio.shield(found)
