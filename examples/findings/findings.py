@@ -7,6 +7,10 @@ given again after any interruption. A result is one JSON in examples/findings/re
     python examples/findings/findings.py effort --seeds 1   # one finding, one seed
     python examples/findings/findings.py effort --quick     # in miniature: shows that it works, measures nothing
     python examples/findings/findings.py --page             # the page of the results that there are
+
+Results are committed. To measure them again give folders of your own:
+
+    python examples/findings/findings.py effort --results build/again --runs build/runs --out build
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from composer_core.rundir import RunDir
 ROOT = HERE.parent.parent
 DOCS = ROOT / "docs"
 INTERRUPTED = "interrupted; the same command goes on from what is there, runs from what they committed last"
+ANEW = "with --results, --runs and --out of new folders it is measured again, in half an hour a seed or longer"
 NOTHING_KEPT = "interrupted; nothing was kept"
 
 
@@ -67,11 +72,15 @@ def refuse(options: argparse.Namespace) -> None:
     """What cannot be done, would be ignored, or would write something else over what is committed: ConfigError."""
     default = vars(parser().parse_args([]))
     given = {name for name, value in vars(options).items() if value != default[name]}
-    for alone, takes in (("page", {"results", "out", "set"}), ("quick", {"findings", "seeds", "jobs", "set"})):
+    for alone, takes in (
+        ("page", {"results", "out", "set", "runs", "jobs"}),
+        ("quick", {"findings", "seeds", "jobs", "set"}),
+    ):
         if alone in given and (ignored := given - takes - {alone}):
             raise ConfigError(f"--{alone} makes no use of {', '.join(sorted(ignored))}", fix="leave it out")
     if options.page and not options.results.is_dir():
-        raise ConfigError("the page would be empty", where="--results", expected="a folder", found=str(options.results))
+        told, fix = "the page would be empty", "give the command without --page first"
+        raise ConfigError(told, where="--results", found=f"no folder {options.results}", fix=fix)
     own = {"results", "out"} if options.page else {"results", "out", "runs"}
     if options.set and not options.quick and own - given:
         fix = f"give it {', '.join(f'--{name}' for name in sorted(own))} of its own"
@@ -85,6 +94,8 @@ def measure_all(options: argparse.Namespace, runs: Runs) -> list[str]:
     failed: list[str] = []
     for seed in options.seeds:
         arms = [(key, arm) for key in options.findings or FINDINGS for arm in missing(key, seed, options)]
+        if not arms:
+            print(f"seed {seed}: nothing to measure, all results are in {options.results}; {ANEW}")
         lost = runs.make([run for key, arm in arms for run in FINDINGS[key].arms[arm][:1]], seed, options.jobs)
         timed = [run for key, arm in arms for run in FINDINGS[key].arms[arm][1:]]
         lost += runs.make([run for run in timed if not {*chain(run)} & {*lost}], seed, 1)
@@ -149,7 +160,11 @@ def write(found: Sequence[results.Result], out: Path) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        usage="%(prog)s [FINDING ...] [--seeds SEED ...] [options]",  # names that follow --seeds would be seeds
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     made.add_argument("findings", nargs="*", type=known, metavar="FINDING", help=f"default all: {', '.join(FINDINGS)}")
     made.add_argument("--seeds", type=at_least_1, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
     made.add_argument(

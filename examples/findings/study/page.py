@@ -38,9 +38,9 @@ How to read a row:
 
 ```text
 pip install ./examples/findings                 # beside the plugins, as `make` installs them
-python examples/findings/findings.py            # all that has no result yet, three seeds
-python examples/findings/findings.py effort     # one finding
 python examples/findings/findings.py --page     # this page again, of examples/findings/results
+python examples/findings/findings.py effort --seeds 1 --results build/again --runs build/runs --out build
+                                                # measures one finding again; without its name, all of them
 ```
 """
 Judged = Mapping[str, Sequence[Found | Correlation]]
@@ -79,11 +79,17 @@ def page(results: Sequence[Result], judged: Judged, remarks: Mapping[str, str]) 
 
 
 def overview(results: Sequence[Result], judged: Judged) -> Iterator[str]:
-    yield from ("| | finding | seeds | claims that hold |", "|---|---|---|---|")
+    yield from ("| | claimed | seeds | hold | do not |", "|---|---|---|---|---|")
     for key, finding in FINDINGS.items():
         asked = [effect.title for effect in finding.effects if effect.sign is not None] + [*FURTHER.get(key, ())]
         held = f"{sum(one.verdict == 'holds' for one in judged[key])} of {len(asked)}" if judged[key] else "not run yet"
-        yield f"| {finding.number} | {finding.title} | {len(seeds_of(finding, arms_of(key, results)))} | {held} |"
+        seeds, missed = len(seeds_of(finding, arms_of(key, results))), "; ".join(missing(judged[key])) or "-"
+        yield f"| {finding.number} | {finding.title} | {seeds} | {held} | {missed} |"
+
+
+def missing(rows: Sequence[Found | Correlation]) -> list[str]:
+    """Titles of what was claimed and did not come out."""
+    return [one.title for one in rows if one.verdict in ("open", "fails")]
 
 
 def seeds_of(finding: Finding, arms: Arms) -> list[int]:
@@ -171,7 +177,7 @@ def _point(result: Result) -> Point | None:
 def verdict(key: str, rows: Sequence[Found | Correlation], seeds: Sequence[int], remark: str) -> Iterator[str]:
     """What was reproduced, what was not, and what we think of it."""
     finding = FINDINGS[key]
-    missed = [one.title for one in rows if one.verdict in ("open", "fails")]
+    missed = missing(rows)
     asked = [*(effect.title for effect in finding.effects), *FURTHER.get(key, ())]
     unread = [title for title in asked if title not in [one.title for one in rows]]
     if seeds and not missed and not unread:

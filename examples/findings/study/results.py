@@ -20,7 +20,8 @@ from study.running import Runs
 
 FOLDER = HERE / "results"
 CONVERTER = Converter(forbid_extra_keys=True)
-AGAIN = "move away what is told, and findings.py measures it again"
+AGAIN = "move it away, and findings.py measures it again"
+OTHERWISE = "give the same --set as when they were measured; or move them away, and findings.py measures them again"
 
 
 @frozen
@@ -78,7 +79,8 @@ def load(folder: Path = FOLDER, runs: Runs | None = None) -> list[Result]:
             stale.append(f"{file.name} (of other settings)")
         found.append(one)
     if stale:
-        raise ConfigError("results are not of what is run now", where=str(folder), found="; ".join(stale), fix=AGAIN)
+        told = "; ".join([*stale[:3], *([f"and {len(stale) - 3} more"] if stale[3:] else [])])
+        raise ConfigError("results are not of what is run now", where=str(folder), found=told, fix=OTHERWISE)
     return sorted(found, key=lambda one: (one.finding, [*FINDINGS[one.finding].arms].index(one.arm), one.seed))
 
 

@@ -352,7 +352,7 @@ def test_a_result_of_no_finding_is_refused(tmp_path):
             '"habits"',
             r"effort-none-1.json \(of the runs base, habits, effort-none; now base, manners, effort-none\)",
         ),
-        ('"recipe": "', '"recipe": "0', r"effort-none-1.json \(of other settings\)(.|\n)*measures it again"),
+        ('"recipe": "', '"recipe": "0', r"effort-none-1.json \(of other settings\)(.|\n)*measures them again"),
         ("{", "", "no result: .*"),
     ],
 )

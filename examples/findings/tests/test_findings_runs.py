@@ -235,7 +235,7 @@ def ask(tmp_path, *words):
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_runs_go_side_by_side_and_those_whose_times_count_come_after_alone(tmp_path, trained, measured, jobs):
+def test_runs_go_side_by_side_and_those_whose_times_count_come_after_alone(tmp_path, trained, measured, jobs, capsys):
     assert ask(tmp_path, "parallel", "evidence", "--seeds", "1", "2", f"--jobs={jobs}") == 0
     arms = [("parallel", "none"), ("parallel", "effort"), ("evidence", "none"), ("evidence", "evidence")]
     assert measured == [(*arm, seed) for seed in (1, 2) for arm in arms]
@@ -249,6 +249,9 @@ def test_runs_go_side_by_side_and_those_whose_times_count_come_after_alone(tmp_p
     assert all("threads=1" in process.words for process in trained.values())
     assert ask(tmp_path, "parallel", "--seeds", "1") == 0
     assert len(measured) == 8, "what has a result is not measured again"
+    said = capsys.readouterr().out
+    assert "seed 1: nothing to measure" in said
+    assert "--results, --runs and --out of new folders" in said
 
 
 def test_after_a_failed_run_all_is_made_that_does_not_go_on_from_it(tmp_path, trained, measured, capsys):
@@ -319,7 +322,7 @@ def test_nothing_is_written_over_by_a_try_out_or_a_page_of_nothing(tmp_path, tra
     ("words", "said"),
     [
         (["--page", "effort"], "--page makes no use of findings"),
-        (["--page", "--runs", "build", "--quick"], "--page makes no use of quick, runs"),
+        (["--page", "--runs", "build", "--quick"], "--page makes no use of quick"),
         (["--quick", "--out", "build"], "--quick makes no use of out"),
     ],
 )
