@@ -23,9 +23,11 @@ def command(folder: Path) -> None:
     targets = [folder / name for name in FILES]
     for target in targets:
         if target.exists():
-            raise UserError("there is such a file already", where=str(target), fix="name another folder")
+            fix = "name another folder, or move the file away"
+            raise UserError("there is such a file already; nothing was written", where=str(target), fix=fix)
     folder.mkdir(parents=True, exist_ok=True)
     for target in targets:
         target.write_bytes(files("composer_reference").joinpath(target.name).read_bytes())
-    click.echo(f"composer-run check {targets[0]}")
-    click.echo(f"composer-run train {targets[0]}")
+    click.echo(f"wrote {' and '.join(map(str, targets))}; on one machine:")
+    click.echo(f"  composer-run check {targets[0]}")
+    click.echo(f"  composer-run train {targets[0]}   # takes hours")

@@ -98,7 +98,7 @@ def _component(row: dict[str, Any]) -> Sequence[str]:
 
 def _unused(found: dict[str, Any]) -> list[Sequence[str]]:
     names = found["unused_plugins"]
-    return [("loaded", ", ".join(names), "nothing of it is chosen")] if names else []
+    return [("loaded", ", ".join(names), "no key chooses a component of it; a setting may need it")] if names else []
 
 
 def _given(settings: dict[str, Any]) -> str:

@@ -83,7 +83,7 @@ class QemuDriver:
         finally:
             if not self.assured:
                 self._forget_kvm()
-        LOG.warning("machines run under TCG, an emulator, and not with KVM: %s", self.why)
+        LOG.warning("machines run under TCG, an emulator and so much slower, and not with KVM: %s", self.why)
         self.assured = False
         return None
 
